@@ -113,7 +113,8 @@ def progress(name: str, reports: Path = ROOT / "reports") -> list[Progress]:
     predictions = {study: predictor.predict_all(cells[study]) for study in studies}
     files = {study: reports / name / f"{content.name}.parquet" for study, content in studies.items()}
     known = {study: _known(content, cells[study], files[study]) for study, content in studies.items()}
-    taken, found = set[tuple[str, str]](), []
+    taken = set[tuple[str, str]]()
+    stages = []
     for number, stage in enumerate(campaign.stages, 1):
         own = [
             cell
@@ -131,8 +132,8 @@ def progress(name: str, reports: Path = ROOT / "reports") -> list[Progress]:
             predictions[stage.study],
             peak_flops,
         )
-        found.append(now)
-    return found
+        stages.append(now)
+    return stages
 
 
 def parts_that_fit(name: str, seconds: float, num_gpus: int) -> dict[str, Part]:

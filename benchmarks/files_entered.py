@@ -27,7 +27,9 @@ import torch.multiprocessing
 import longca
 
 PACKAGE = Path(longca.__file__).resolve().parent
-SEQLEN, HEADS, HEAD_DIM = 256, (4, 2), 32
+SEQLEN = 256
+HEADS = (4, 2)
+HEAD_DIM = 32
 BODIES = ("<module>",)
 ENTERED = "entered.json"
 

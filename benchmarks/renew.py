@@ -163,7 +163,9 @@ class Running:
     """A part at work on some GPUs, in a process group of its own."""
 
     def __init__(self, name: str, part: Part, gpus: Sequence[int]) -> None:
-        self.name, self.gpus, self._start = name, gpus, time.monotonic()
+        self.name = name
+        self.gpus = gpus
+        self._start = time.monotonic()
         folder = FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
         command = [argument.replace(OUT, str(folder)) for argument in shlex.split(part.command)]
@@ -218,22 +220,25 @@ def _heed_interrupts() -> None:
 
 def renew(parts: Mapping[str, Part], num_gpus: int, seconds: float) -> list[str]:
     """Runs the parts within the time. Returns the names of those that ended by themselves."""
-    todo, running, ended, end_s = list(parts), list[Running](), list[str](), time.monotonic() + seconds
+    todo = list(parts)
+    running = list[Running]()
+    ended = list[str]()
+    end_s = time.monotonic() + seconds
     while (todo or running) and time.monotonic() < end_s:
-        for one in [one for one in running if one.is_over()]:
-            running.remove(one)
-            ended.append(one.name)
-        free = sorted(set(range(num_gpus)) - {gpu for one in running for gpu in one.gpus})
+        for process in [process for process in running if process.is_over()]:
+            running.remove(process)
+            ended.append(process.name)
+        free = sorted(set(range(num_gpus)) - {gpu for process in running for gpu in process.gpus})
         wanted = (num_gpus if parts[todo[0]].all_gpus else 1) if todo else num_gpus + 1
         if len(free) >= wanted:
             running.append(Running(todo[0], parts[todo.pop(0)], free[:wanted]))
         else:
             time.sleep(POLL_S)
-    for one in running:
-        one.interrupt()
+    for process in running:
+        process.interrupt()
     killed_s = time.monotonic() + GRACE_S
-    for one in running:  # all at once have the same time to end
-        one.end(killed_s - time.monotonic())
+    for process in running:  # all at once have the same time to end
+        process.end(killed_s - time.monotonic())
     if todo:
         say(f"not begun: {', '.join(todo)}")
     return ended
@@ -243,10 +248,10 @@ def pack(parts: Mapping[str, Part], target: Path) -> None:
     """Puts what each part has written into `<part>.tar.gz`, by its path in the checkout."""
     target.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
-        found = [path for path in (FOLDER / name, *(ROOT / file for file in part.files)) if path.exists()]
-        if found:
+        existing = [path for path in (FOLDER / name, *(ROOT / file for file in part.files)) if path.exists()]
+        if existing:
             with tarfile.open(target / f"{name}.tar.gz", "w:gz") as archive:
-                for path in found:
+                for path in existing:
                     archive.add(path, path.relative_to(ROOT))
 
 

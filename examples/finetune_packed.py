@@ -46,7 +46,8 @@ class Options:
 def batch_of(options: Options, step: int) -> dict[str, Any]:
     """Documents of 8 to 64 tokens in one row: ids, labels, and positions that restart at each document."""
     draw = torch.Generator().manual_seed(options.seed * 100_003 + step)
-    documents, left = [], options.tokens
+    documents = []
+    left = options.tokens
     while left:
         length = min(int(torch.randint(8, 65, (), generator=draw)), left)
         first, pace = (int(torch.randint(1, most, (), generator=draw)) for most in (VOCABULARY, 4))
@@ -109,7 +110,8 @@ def train(options: Options, log: Any = print) -> list[float]:
     model = model_of(options).train()
     sharding = distribute(model, options)
     optimizer = torch.optim.AdamW(model.parameters(), options.rate, foreach=False)
-    losses, waited_ms = [], []
+    losses = []
+    waited_ms = []
     for step in range(options.steps):
         if sharding is not None:
             sharding.plan_ahead(**batch_of(options, step + 1))  # in the background

@@ -42,8 +42,11 @@ MASKS = {  # the masks of the layers, which take turns
     "causal_sliding_window": ("causal_sliding_window",),
     "alternating": ("causal_document", "causal_sliding_window"),
 }
-VOCABULARY, WINDOW = 64, 64
-RULED, LAG = 0.9, 2  # nine tokens of ten follow from the one LAG places before
+VOCABULARY = 64
+WINDOW = 64
+# nine tokens of ten follow from the one LAG places before
+RULED = 0.9
+LAG = 2
 IGNORED = -100  # the last token of a document has nothing to predict
 
 
@@ -88,7 +91,8 @@ class Options:
         """(tokens, the next token of each): the same on every rank."""
         rng = np.random.default_rng([self.seed, step])
         rule = np.random.default_rng(self.seed).permutation(VOCABULARY)
-        tokens, free = rng.integers(VOCABULARY, size=self.tokens), rng.random(self.tokens) > RULED
+        tokens = rng.integers(VOCABULARY, size=self.tokens)
+        free = rng.random(self.tokens) > RULED
         starts = np.concatenate([[0], np.cumsum(self.documents(step))])
         free[(starts[:-1, None] + np.arange(LAG)).clip(max=self.tokens - 1)] = True
         tokens = followed(tokens, free, rule)
@@ -103,14 +107,13 @@ class Block(nn.Module):
     def __init__(self, options: Options) -> None:
         super().__init__()
         self.heads = options.num_q_heads, options.num_kv_heads, options.num_kv_heads
-        self.head_dim, self.dtype = options.head_dim, getattr(torch, options.dtype)
+        self.head_dim = options.head_dim
+        self.dtype = getattr(torch, options.dtype)
         self.norms = nn.ModuleList([nn.RMSNorm(options.width), nn.RMSNorm(options.width)])
         self.qkv = nn.Linear(options.width, sum(self.heads) * options.head_dim, bias=False)
         self.out = nn.Linear(options.width, options.width, bias=False)
-        self.up, self.down = (
-            nn.Linear(options.width, 4 * options.width),
-            nn.Linear(4 * options.width, options.width),
-        )
+        self.up = nn.Linear(options.width, 4 * options.width)
+        self.down = nn.Linear(4 * options.width, options.width)
 
     def forward(self, x_LE: torch.Tensor, cp: ContextParallel, mask: int) -> torch.Tensor:
         q, k, v = self.qkv(self.norms[0](x_LE)).unflatten(1, (-1, self.head_dim)).split(self.heads, dim=1)
@@ -181,7 +184,12 @@ def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any
     with torch.no_grad():
         model.embedding.weight.mul_(1 + options.off_by)
     optimizer = torch.optim.AdamW(model.parameters(), options.rate)
-    totals, labels_of, chosen, waited_ms, plan_ms, start = [], [], set(), [], [], time.perf_counter()
+    totals = []
+    labels_of = []
+    chosen = set()
+    waited_ms = []
+    plan_ms = []
+    start = time.perf_counter()
     for step in range(options.steps):
         if step + 1 < options.steps:
             cp.plan_ahead(options.masks(step + 1))  # in the background
@@ -196,7 +204,8 @@ def train(options: Options, group: Any = None, log: Any = None) -> dict[str, Any
         optimizer.zero_grad()
         chosen.add(cp.strategy)
         if log is not None and cp.rank == 0 and (step % 20 == 0 or step + 1 == options.steps):
-            loss, seconds = float(totals[-1]) / labels_of[-1], time.perf_counter() - start
+            loss = float(totals[-1]) / labels_of[-1]
+            seconds = time.perf_counter() - start
             log(
                 f"step {step:3d}  loss {loss:.4f}  {(step + 1) * options.tokens / seconds:6.0f} tokens/s  "
                 f"{cp.strategy}, {cp.sharding}"

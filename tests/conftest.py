@@ -1,5 +1,4 @@
-"""What every test may ask for: the command line, and a tiny study to give it. And which cases are in the
-default run."""
+"""Fixtures for every test: the command line, a tiny study, and the choice of cases of the default run."""
 
 import compileall
 import gc
@@ -46,7 +45,7 @@ gc.disable()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a function with @pytest.mark.sample(step, start=0) each `step`-th case is in the default run. All
+    """Each `step`-th case of a function with @pytest.mark.sample(step, start=0) is in the default run. All
     others are slow."""
     counts: dict[object, int] = {}
     for item in items:
@@ -83,7 +82,7 @@ def _own_locks(
 
 @pytest.fixture(scope="session", autouse=True)
 def _locks_of_long_lived_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Of what fixtures start for many tests."""
+    """Processes that fixtures start for many tests keep their locks."""
     os.environ["LONGCA_LOCKS"] = str(tmp_path_factory.getbasetemp() / "locks" / "shared")
 
 
@@ -97,7 +96,7 @@ def _fork_server_ends() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def interpreted(request: pytest.FixtureRequest) -> str:
-    """What a process in Triton's interpreter says: few cases of each `part` that a chosen test asks for,
+    """The output of a process in Triton's interpreter: few cases of each `part` that a chosen test asks for,
     since its start takes seconds."""
     asking = [
         item

@@ -17,7 +17,9 @@ PLUGIN_FOLDERS = {
     "lab.cli",
     *(kind.folder.replace("/", ".") for kind in KINDS.values()),
 }  # a command is found by its name, too
-MOST_LINES, FEWEST_LINES, MOST_MODULES = 400, 60, 14
+MOST_LINES = 400
+FEWEST_LINES = 60
+MOST_MODULES = 14
 
 
 def _folder(module: str) -> str:
@@ -33,7 +35,7 @@ def _imports_from(paths: list[Path], package: str) -> set[str]:
     return {
         path.relative_to(architecture.ROOT).as_posix()
         for path in paths
-        if any(found.name.partition(".")[0] == package for found in architecture.imports(path))
+        if any(entry.name.partition(".")[0] == package for entry in architecture.imports(path))
     }
 
 
@@ -105,11 +107,11 @@ def test_heavy_libraries_are_imported_inside_functions():
         package = architecture.package_of(
             ".".join(path.relative_to(architecture.PACKAGE).with_suffix("").parts)
         )
-        for found in architecture.imports(path):
-            library = found.name.partition(".")[0]
+        for entry in architecture.imports(path):
+            library = entry.name.partition(".")[0]
             if (
-                found.at_import
-                and not found.typing_only
+                entry.at_import
+                and not entry.typing_only
                 and library in layers.HEAVY - layers.AT_TOP.get(package, set())
             ):
                 wrong.append(f"{path.relative_to(architecture.PACKAGE)}: {library}")
@@ -120,22 +122,22 @@ def test_layers_without_torch_never_import_it():
     wrong = {
         name
         for name, path in architecture.modules().items()
-        for found in architecture.imports(path)
+        for entry in architecture.imports(path)
         if any(architecture.is_inside(name, layer) for layer in layers.NEVER_TORCH)
-        and found.name.partition(".")[0] in ("torch", "triton")
-        and not found.typing_only
+        and entry.name.partition(".")[0] in ("torch", "triton")
+        and not entry.typing_only
     }
     assert not wrong
 
 
 def test_public_classes_have_names_of_their_own():
-    found = Counter(
+    collected = Counter(
         node.name
         for path in MODULES
         for node in architecture.parsed(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert {name for name, count in found.items() if count > 1} == set()
+    assert {name for name, count in collected.items() if count > 1} == set()
 
 
 def test_no_module_is_shallow():

@@ -123,14 +123,14 @@ def test_a_picture_fills_what_is_visible(name: str):
 
 
 def test_heat_map_and_its_sentence_follow_from_the_records():
-    found = heat_map.finding()
-    for path, content in heat_map.pictures(found).items():
+    finding = heat_map.finding()
+    for path, content in heat_map.pictures(finding).items():
         assert path.read_text(encoding="utf-8") == content, "run `make docs`"
     page = heat_map.PAGE.read_text(encoding="utf-8")
-    assert page == put(page, "finding", heat_map.block(found)), "run `make docs`"
-    assert len(found.standings) == 2 * len(found.masks)
-    for mask, direction in found.standings:
-        assert max(found.share(kernel, mask, direction) or 0 for kernel in found.kernels) == 1
+    assert page == put(page, "finding", heat_map.block(finding)), "run `make docs`"
+    assert len(finding.standings) == 2 * len(finding.masks)
+    for mask, direction in finding.standings:
+        assert max(finding.share(kernel, mask, direction) or 0 for kernel in finding.kernels) == 1
 
 
 def test_a_page_without_a_place_says_so():

@@ -24,12 +24,12 @@ def old_pythons() -> list[str]:
     """Interpreters from 3.6 to 3.10 on this machine."""
     folders = [path / "bin/python3" for path in sorted(Path.home().glob(".pyenv/versions/3.*"))]
     names = [shutil.which(f"python3.{minor}") for minor in range(6, 11)]
-    found = [
+    texts = [
         str(path)
         for path in (*folders, *filter(None, names))
         if re.search(r"3\.([6-9]|10)(\.\d+/|$)", str(path))
     ]
-    return [path for path in found if "/shims/" not in path]  # those of pyenv are scripts
+    return [path for path in texts if "/shims/" not in path]  # those of pyenv are scripts
 
 
 def one_line(done: subprocess.CompletedProcess[str], *expected: str) -> None:
@@ -45,8 +45,8 @@ def only(folder: Path, *programs: str) -> dict[str, str]:
     compiler."""
     folder.mkdir()
     for name in programs:
-        if found := shutil.which(name):
-            (folder / name).symlink_to(found)
+        if texts := shutil.which(name):
+            (folder / name).symlink_to(texts)
     return {"PATH": str(folder), "HOME": str(folder)}
 
 
@@ -199,7 +199,7 @@ def test_a_newer_package_than_the_lock_names_changes_nothing(monkeypatch, tmp_pa
     (tmp_path / "lock").write_text(lock)
     monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(setup, "VENV", tmp_path)
-    found = setup.install(
+    actual = setup.install(
         "two packages",
         "nothing",
         "--isolated",
@@ -210,7 +210,7 @@ def test_a_newer_package_than_the_lock_names_changes_nothing(monkeypatch, tmp_pa
         "-r",
         str(tmp_path / "lock"),
     )
-    assert found == {wheel.name.split("-")[0]: setup.file_digest(wheel) for wheel in pinned}
+    assert actual == {wheel.name.split("-")[0]: setup.file_digest(wheel) for wheel in pinned}
 
 
 def small_wheel(folder: Path, version: str, name: str = "torch", needs: str = "") -> Path:
@@ -276,7 +276,8 @@ def test_all_is_installed_by_hash(installed, monkeypatch, index, lock):
 
 def test_packages_are_installed_before_those_of_the_machines_torch_are_seen(monkeypatch, tmp_path):
     """Else pip finds some of them there and leaves them out, and their programs are not in .venv/bin."""
-    other, seen = tmp_path / "lib/python3.11/site-packages/torch_of_the_machine.pth", []
+    other = tmp_path / "lib/python3.11/site-packages/torch_of_the_machine.pth"
+    seen = []
     other.parent.mkdir(parents=True)
     other.write_text("of a setup before")
     monkeypatch.setattr(setup, "VENV", tmp_path)
@@ -405,12 +406,12 @@ def test_an_audit_says_how_much_was_judged(capsys, vulns, skipped, code, text):
         if skipped
         else {"name": "b", "version": "1", "vulns": []}
     )
-    found = {"a 1": {"name": "a", "version": "1", "vulns": vulns}, "b 1": other}
+    actual = {"a 1": {"name": "a", "version": "1", "vulns": vulns}, "b 1": other}
     if code is None:
-        audit.judge(found)
+        audit.judge(actual)
     else:
         with pytest.raises(SystemExit, match=str(code)):
-            audit.judge(found)
+            audit.judge(actual)
     said = capsys.readouterr()
     assert text in said.out + said.err and ("a 1: PYSEC-1, mended in: 2" in said.out) == bool(vulns)
 

@@ -1,4 +1,4 @@
-"""What every study that is shipped must hold."""
+"""Duties of every study that is shipped."""
 
 import pytest
 
@@ -30,8 +30,8 @@ def test_the_quick_study_has_every_mask_every_kernel_of_cpus_every_strategy_and_
     cells = load_study("quick").cells()
     kernels = [cell for cell in cells if cell.kind == "kernel"]
     for kernel in ("naive", "sdpa", "flex"):
-        found = {(cell.mask, cell.direction) for cell in kernels if cell.kernel == kernel}
-        assert found == {
+        actual = {(cell.mask, cell.direction) for cell in kernels if cell.kernel == kernel}
+        assert actual == {
             (mask.name, direction)
             for mask in Registry("mask").load_all()
             if mask.number
@@ -57,7 +57,7 @@ def test_the_papers_grid_is_measured_as_the_study_did_and_with_its_masks() -> No
     cells = study.cells()
     attention = [cell for cell in cells if cell.kernel not in ("control", "matmul", "device_copy")]
     calls = {(cell.kind, "density" in cell.mask_params): study.measure_of(cell) for cell in attention}
-    assert {kind: (found.warmup, found.repeats) for kind, found in calls.items()} == {
+    assert {kind: (actual.warmup, actual.repeats) for kind, actual in calls.items()} == {
         ("kernel", False): (5, 20),
         ("kernel", True): (25, 100),
         ("cp", False): (5, 15),
@@ -109,7 +109,8 @@ def test_studies_of_the_paper_take_its_counts_as_the_least(name: str) -> None:
     rests, a warm clock, 0.5 %."""
     study = load_study(name)
     for cell in study.cells():
-        measure, is_sparse = study.measure_of(cell), "density" in cell.mask_params and cell.kind == "kernel"
+        measure = study.measure_of(cell)
+        is_sparse = "density" in cell.mask_params and cell.kind == "kernel"
         warmup, repeats = (25, 100) if is_sparse else (5, 15 if cell.kind == "cp" else 20)
         assert measure.warmup >= warmup and measure.repeats >= repeats, cell.title
         assert (measure.precision, measure.duty) == (0.005, 0.5) and measure.warm_seconds >= 1, cell.title

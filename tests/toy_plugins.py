@@ -57,8 +57,8 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "masks/toy_documents.py": MASK.format(documents=True),
     }
     folder = tmp_path / "plugins"
-    for place, text in files.items():
-        path = folder / place
+    for position, text in files.items():
+        path = folder / position
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.setenv("LONGCA_PLUGINS", str(folder))

@@ -79,7 +79,8 @@ def imported_modules(module: str, typing: bool = False, package: Path = PACKAGE)
     Args:
         typing: those under TYPE_CHECKING count, too.
     """
-    known, imported = modules(package), set()
+    known = modules(package)
+    imported = set()
     for name, _, typing_only in imports(known[module]):
         top, _, inside = name.partition(".")
         if top == PACKAGE.name and (typing or not typing_only):

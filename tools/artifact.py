@@ -152,7 +152,8 @@ def _cells() -> pd.DataFrame:
 
 
 def _section(claim: Claim, verdicts: Verdicts) -> str:
-    study, repaired = verdicts.as_study, verdicts.repaired
+    study = verdicts.as_study
+    repaired = verdicts.repaired
     rows = [
         ("needs", claim.gpus),
         ("judge", f"`longca claims {claim.number}`: from the committed records, seconds, no GPU"),

@@ -19,7 +19,8 @@ from typing import NoReturn
 from tools import setup
 from tools.pages import ROOT
 
-TOOLS, LOCK = ROOT / ".venv-audit", ROOT / "tools" / "audit.lock"
+TOOLS = ROOT / ".venv-audit"
+LOCK = ROOT / "tools" / "audit.lock"
 # the CPU build of torch has PyPI's version and packages, and so has the CPU image
 AUDITED = (
     setup.LOCK,
@@ -29,7 +30,8 @@ AUDITED = (
     *(lock for lock in sorted(ROOT.glob("containers/*/requirements.lock")) if lock.parent.name != "cpu"),
 )
 SBOM = ROOT / "results" / "sbom.cdx.json"
-FOUND, CANNOT = 1, 3
+FOUND = 1
+CANNOT = 3
 
 
 def main() -> None:

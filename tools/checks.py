@@ -89,9 +89,11 @@ def main(words: Sequence[str], page: Path = PAGE) -> int:
         return 0
     target, extent, _, *command = words
     commit, tree = state()
-    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
-        report, by_pytest = Path(folder, "report.xml"), "pytest" in command
+        report = Path(folder, "report.xml")
+        by_pytest = "pytest" in command
         code = subprocess.run(
             [*command, *([f"--junitxml={report}"] if by_pytest else [])], cwd=ROOT, check=False
         ).returncode

@@ -72,16 +72,18 @@ def lock(recipe: Recipe) -> None:
             for digest, url in [source_file(source.package, source.version)]
         ]
         recipe.sources_lock.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = current_digest(recipe.base)
-    if found is None:
+    current = current_digest(recipe.base)
+    if current is None:
         print(
             f"{recipe.name}: {recipe.base.image} cannot be asked for here, its digest stays "
             f"{recipe.base.digest}"
         )
-    elif found != recipe.base.digest:
+    elif current != recipe.base.digest:
         path = recipe.folder / "image.yaml"
-        path.write_text(path.read_text(encoding="utf-8").replace(recipe.base.digest, found), encoding="utf-8")
-        print(f"{recipe.name}: {recipe.base.image} is now {found}")
+        path.write_text(
+            path.read_text(encoding="utf-8").replace(recipe.base.digest, current), encoding="utf-8"
+        )
+        print(f"{recipe.name}: {recipe.base.image} is now {current}")
 
 
 def _resolve(

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 def described_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The JSON schema of a model, with a `description` of each of its own fields that has a text below it."""
-    schema, texts = model.model_json_schema(), _texts(model)
+    schema = model.model_json_schema()
+    texts = _texts(model)
     for name, entry in schema.get("properties", {}).items():
         if name in texts:
             schema["properties"][name] = dict(sorted((entry | {"description": texts[name]}).items()))

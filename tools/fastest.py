@@ -160,7 +160,8 @@ def leads(by_kernel: Mapping[str, Mapping[Key, MeasuredPoint]]) -> dict[str, flo
     Args:
         by_kernel: kernel → case → its point.
     """
-    own, ratios = by_kernel[OWN], {}
+    own = by_kernel[OWN]
+    ratios = {}
     for kernel, of_kernel in by_kernel.items():
         if kernel != OWN and of_kernel.keys() >= own.keys():
             lead = mean_lead([compare(of_kernel[case], own[case]) for case in own])

@@ -47,18 +47,14 @@ def intervals(cells: list[MeasuredCell], fitted: FittedKernels) -> dict[str, Int
     kernels are fitted on.
     """
     hardware = load_hardware()
-    networks, residuals = (
-        {network.name: links_of(network) for network in hardware.networks},
-        dict[str, list[float]](),
-    )
+    networks = {network.name: links_of(network) for network in hardware.networks}
+    residuals = dict[str, list[float]]()
     bandwidth = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
         if device is not None and not cell.is_noisy and has_rests(cell.record) == fitted.rests:
-            residual, name = (
-                cell.seconds / cell.forecast_s(device, networks[cell.profile]) - 1,
-                str(cell.record.cell.strategy),
-            )
+            residual = cell.seconds / cell.forecast_s(device, networks[cell.profile]) - 1
+            name = str(cell.record.cell.strategy)
             for key in (
                 name,
                 method := f"{name}+{cell.record.cell.kernel}",

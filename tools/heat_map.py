@@ -27,10 +27,16 @@ COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples")))
 RECORDS = ROOT / "reports/h100/h100-dense.parquet"  # the GPU of the study
 PAGE = ROOT / "README.md"
 FOLDER = ROOT / "docs/pictures"
-SEQLEN, Q_HEADS, KV_HEADS = 32768, 64, 8
+SEQLEN = 32768
+Q_HEADS = 64
+KV_HEADS = 8
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 LOWEST = 40  # percent: this and less has the palest colour
-CELL_W, CELL_H, LEFT, TOP, GAP = 30, 21, 92, 128, 16
+CELL_W = 30
+CELL_H = 21
+LEFT = 92
+TOP = 128
+GAP = 16
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,8 @@ class Finding:
 
     def sentence(self) -> str:
         """The leaders, and the method with the best worst share."""
-        of_kernels, total = tallies(self.standings), len(self.standings)
+        of_kernels = tallies(self.standings)
+        total = len(self.standings)
         leaders = [tally.method for tally in of_kernels if tally.num_clear]
         subject = f"`{leaders[0]}`" if any(tally.num_clear == total for tally in of_kernels) else "No kernel"
         covered = f"{len(self.masks)} static masks, forward and backward"
@@ -134,17 +141,18 @@ def finding(records: Path = RECORDS) -> Finding:
     device = asked.device[asked.status == "ok"].iloc[0]
     assert set(asked.device) - {""} == {device}
     own = counted(asked)
-    found, table = standings(asked, ("mask", "direction")), asked[own & (asked.status == "ok")]
+    standing = standings(asked, ("mask", "direction"))
+    table = asked[own & (asked.status == "ok")]
     number = {pattern.name: pattern.number for pattern in Registry("mask").load_all()}
     masks = sorted(set(table["mask"]), key=lambda name: number[name])
-    kernels = [one.method for one in tallies(found)]
+    kernels = [tally.method for tally in tallies(standing)]
     return Finding(
         device,
         int(table.head_dim.iloc[0]),
         str(table["dtype"].iloc[0]),
         masks,
         kernels,
-        found,
+        standing,
         len(table),
         int(table.num_samples.sum()),
         int(has_rests(table).sum()),

@@ -79,12 +79,14 @@ def measured(name: str) -> dict[str, Any]:
         )
     image.log.unlink(missing_ok=True)
     folder = Path(tempfile.gettempdir())
-    used_before, begun = shutil.disk_usage(folder).used, time.monotonic()
+    used_before = shutil.disk_usage(folder).used
+    begun = time.monotonic()
     steps = [{"step": FIRST, "seconds": 0.0, "peak_bytes": 0, "disk_bytes": 0}]
     with subprocess.Popen([*COMMAND, name], cwd=ROOT) as build:
         since = begun
         while build.poll() is None:
-            now, current = time.monotonic(), step(image.log)
+            now = time.monotonic()
+            current = step(image.log)
             if current != steps[-1]["step"]:
                 since = now
                 steps.append({"step": current, "seconds": 0.0, "peak_bytes": 0, "disk_bytes": 0})
@@ -142,7 +144,8 @@ def table_of(builds: list[dict[str, Any]]) -> Table:
     objects."""
     compiled = {build["image"]: build for build in sorted(builds, key=is_kept, reverse=True)}
     again = {build["image"]: build for build in builds if is_kept(build)}
-    records, facts = [], []
+    records = []
+    facts = []
     for image, build in sorted(compiled.items()):
         kept = again.get(image, {"steps": []})
         kept_s = {part["step"]: part["seconds"] for part in kept["steps"]}

@@ -138,7 +138,8 @@ def draw(cells: Sequence[PredictedCell]) -> str:
                     ),
                     key=lambda cell: cell.world,
                 )
-                worlds, colour = [cell.world for cell in here], COLOURS[strategy][0]
+                worlds = [cell.world for cell in here]
+                colour = COLOURS[strategy][0]
                 ax.fill_between(
                     worlds,
                     [cell.tflops_low or 0 for cell in here],
@@ -208,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
             if set(options.gpus) != set(WORLDS)
             else []
         )
-        order = {world: place for place, world in enumerate(WORLDS)}
+        order = {world: index for index, world in enumerate(WORLDS)}
         save(sorted([*kept, *make(options.gpus)], key=lambda cell: order[cell.world]))
     cells = load()
     PAGE.write_text(content(cells), encoding="utf-8")

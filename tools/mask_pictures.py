@@ -37,7 +37,9 @@ PARAMS = {  # small enough for 64 tokens; other patterns have no parameters that
     "block_sparse_uniform": {"block": 8, "density": 0.4},
     "block_sparse_variable": {"mean_block": 8, "density": 0.4},
 }
-REAL_SEQLEN, CORPUS = 32768, "prolong64k"  # those of the H200 study
+# those of the H200 study
+REAL_SEQLEN = 32768
+CORPUS = "prolong64k"
 SIDE = 96  # pixels in the page
 
 

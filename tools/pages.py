@@ -8,7 +8,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def put(page: str, name: str, content: str) -> str:
     """The page with `content` between `<!-- begin NAME -->` and `<!-- end NAME -->`. Raises ValueError where
     they are not."""
-    start, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    start = f"<!-- begin {name} -->"
+    end = f"<!-- end {name} -->"
     before, found_start, rest = page.partition(start)
     _, found_end, after = rest.partition(end)
     if not (found_start and found_end):

@@ -206,9 +206,11 @@ def _commands() -> Iterator[tuple[str, Callable[..., None]]]:
 
 def _params(run: Callable[..., None]) -> list[tuple[str, str, str, str]]:
     """(argument or option, value, default, meaning) of each parameter of a command."""
-    hints, rows = get_type_hints(run, include_extras=True), []
+    hints = get_type_hints(run, include_extras=True)
+    rows = []
     for name, parameter in inspect.signature(run).parameters.items():
-        kind, info = hints[name], None
+        kind = hints[name]
+        info = None
         if get_origin(kind) is Annotated:
             kind, info = get_args(kind)[:2]
         if kind is typer.Context:  # of the command line itself, not an argument

@@ -80,7 +80,8 @@ def release(out: Path, tag: str = "", key: Path | None = None) -> list[Path]:
     """
     if key is not None:
         signature.check_key(key)
-    commit, when = git(ROOT, "rev-parse", "HEAD"), git(ROOT, "log", "-1", "--format=%ct")
+    commit = git(ROOT, "rev-parse", "HEAD")
+    when = git(ROOT, "log", "-1", "--format=%ct")
     if commit is None or when is None:
         raise UserError(f"'{ROOT}' is no clone", why="a release is made from a commit")
     if git(ROOT, "status", "--porcelain", "--untracked-files=no"):
@@ -104,7 +105,8 @@ def release(out: Path, tag: str = "", key: Path | None = None) -> list[Path]:
 
 def _exported(folder: Path, commit: str) -> Path:
     """The files of a commit in a folder of their own."""
-    packed, source = folder / "source.tar", folder / "source"
+    packed = folder / "source.tar"
+    source = folder / "source"
     if git(ROOT, "archive", "-o", str(packed), commit) is None:
         raise UserError(f"Git cannot write the files of {commit}", why="`git archive` has failed")
     with tarfile.open(packed) as tar:

@@ -197,19 +197,21 @@ def _accidents(data: Mapping[str, Data]) -> list[str]:
     Args:
         data: by where the accidents took place.
     """
-    found, good = [], []
+    texts = []
+    good = []
     for where, of_place in data.items():
         trials = of_place.get("trials", [of_place])
-        count, bad = len(_happened(trials)), sum(len(trial["found"]) for trial in trials)
+        count = len(_happened(trials))
+        bad = sum(len(trial["found"]) for trial in trials)
         if bad:
-            found.append(
+            texts.append(
                 f"After {plural(count, 'accident')} {where}, {plural(bad, 'thing')} "
                 f"{'was' if bad == 1 else 'were'} not as it "
                 "should be: see below."
             )
         else:
             good.append(f"{count if good else plural(count, 'accident')} {where}")
-    return found + (
+    return texts + (
         [f"After {' and '.join(good)}, no finished cell was lost or changed, and nothing was left behind."]
         if good
         else []

@@ -100,7 +100,8 @@ def content(measured: Sequence[RepeatPair]) -> dict[str, Any]:
 
 def judged(measured: Sequence[RepeatPair]) -> Resolutions:
     """The resolutions, with the numbers of pairs that they call different."""
-    known, held_out = resolutions(measured), _held_out(measured)
+    known = resolutions(measured)
+    held_out = _held_out(measured)
     members = _groups(measured)
     return Resolutions(
         tuple(
@@ -186,8 +187,10 @@ def common_share(members: Sequence[RepeatPair]) -> float:
 
 def finding(measured: Sequence[RepeatPair]) -> str:
     """The first paragraph of the page."""
-    known, held_out = judged(measured), _held_out(measured)
-    groups, sentences = _groups(measured), []
+    known = judged(measured)
+    held_out = _held_out(measured)
+    groups = _groups(measured)
+    sentences = []
     for rests, words in ((False, "calls without rests of the GPU"), (True, "calls with a rest after each")):
         entries = [entry for entry in known.entries if (entry.relation, entry.rests) == ("model", rests)]
         if not entries:
@@ -215,7 +218,8 @@ def finding(measured: Sequence[RepeatPair]) -> str:
 
 def table(measured: Sequence[RepeatPair]) -> str:
     """The table of the page: a row for each model, relation and protocol, a column for each rule."""
-    held_out, known = _held_out(measured), resolutions(measured)
+    held_out = _held_out(measured)
+    known = resolutions(measured)
     rules: dict[str, Rule] = {
         "page": _page,
         "claims": _claims,

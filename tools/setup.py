@@ -44,7 +44,9 @@ PROGRAMS = {  # that the workflow calls, and the packages that have them
     "bash": "bash",
     "which": "debianutils (Debian, Ubuntu) or which (Fedora, RHEL, Arch)",
 }
-TERMINAL_SECONDS, LOG_SECONDS = 5, 30  # between two lines that say how far an installation is
+# between two lines that say how far an installation is
+TERMINAL_SECONDS = 5
+LOG_SECONDS = 30
 NEWEST_KNOWN = 20  # minor version of Python up to which another one is looked for
 INDEX_GONE = re.compile(
     r"name resolution|Network is unreachable|Connection refused|NewConnectionError|ConnectTimeout|Read timed "
@@ -140,7 +142,9 @@ def make_environment():
 
 def install_torch():
     """Installs a torch by hash, and writes down the digest of its file."""
-    index, own_lock, local = os.environ.get("TORCH_INDEX"), os.environ.get("TORCH_LOCK"), None
+    index = os.environ.get("TORCH_INDEX")
+    own_lock = os.environ.get("TORCH_LOCK")
+    local = None
     options = ["--extra-index-url", index] if index else []
     if own_lock and not Path(own_lock).is_file():
         stop(f"There is no TORCH_LOCK '{own_lock}'. `uv pip compile --generate-hashes` makes one")
@@ -163,7 +167,8 @@ def install_torch():
             f"records will"
         )
         with tempfile.TemporaryDirectory() as folder:
-            alone, rest = Path(folder) / "torch.txt", Path(folder) / "rest.txt"
+            alone = Path(folder) / "torch.txt"
+            rest = Path(folder) / "rest.txt"
             alone.write_text(f"torch @ {local.as_uri()} --hash=sha256:{wheel}\n", encoding="utf-8")
             rest.write_text(without_torch(lock.read_text(encoding="utf-8")), encoding="utf-8")
             install("your torch", f"{round(local.stat().st_size / 1e6)} MB", "-r", str(alone))
@@ -232,7 +237,9 @@ def install(what: str, size: str, *arguments: str) -> dict:
     """Installs by hash. Says what and how large it is before, and what it has come to after. Returns package
     → SHA-256 of its file."""
     say(f"Installing {what} ({size})")
-    start, before, report = time.monotonic(), megabytes(), VENV / "longca-installed.json"
+    start = time.monotonic()
+    before = megabytes()
+    report = VENV / "longca-installed.json"
     # locks are whole; and of a package with extras, as `coverage[toml]`, an old pip wants the newest,
     # whatever is pinned
     pip("install", "--require-hashes", "--no-deps", "--report", str(report), *arguments)
@@ -298,7 +305,8 @@ def run_pip(arguments):
 
 def waited_for(process) -> subprocess.CompletedProcess:
     """The end of a process; meanwhile says every few seconds how far .venv is: on a terminal in one line."""
-    start, on_terminal = time.monotonic(), sys.stderr.isatty()
+    start = time.monotonic()
+    on_terminal = sys.stderr.isatty()
     while True:
         try:
             out, err = process.communicate(timeout=TERMINAL_SECONDS if on_terminal else LOG_SECONDS)

@@ -28,9 +28,11 @@ from longca.core.plugin import KINDS
 from tools import setup
 from tools.pages import ROOT
 
-TOOLS, LOCK = ROOT / ".venv-site", ROOT / "tools/site.lock"
+TOOLS = ROOT / ".venv-site"
+LOCK = ROOT / "tools/site.lock"
 SETTINGS = ROOT / "mkdocs.yml"
-SOURCE, SITE = ROOT / "build/site-source", ROOT / "site"
+SOURCE = ROOT / "build/site-source"
+SITE = ROOT / "site"
 PAGES = ("*.md", "docs/**/*.md", "config/README.md")
 LINK = re.compile(r'\]\(([^)\s]+)\)|(?:src|href|srcset)="([^"]+)"')
 REPORTS = ("reports/*.html", "reports/*/*.html", "reports/paper/**/*.*")  # they link to each other
@@ -109,7 +111,8 @@ def _python() -> Path:
     """The Python that has MkDocs; installs it by hash where it is not there yet."""
     if given := os.environ.get("SITE_PYTHON"):
         return Path(given)
-    stamp, python = TOOLS / "lock", TOOLS / "bin/python"
+    stamp = TOOLS / "lock"
+    python = TOOLS / "bin/python"
     if not stamp.exists() or stamp.read_bytes() != LOCK.read_bytes():
         print("site: making .venv-site (about 8 MB to download)", flush=True)
         venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(TOOLS)

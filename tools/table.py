@@ -67,7 +67,8 @@ class Table:
         )
 
     def show(self, console: Console | None = None) -> None:
-        grid, console = Grid(), console or Console(width=200)
+        grid = Grid()
+        console = console or Console(width=200)
         for column in self.columns:
             grid.add_column(column, justify="left" if column in self.texts else "right")
         for row in self.rows:

@@ -23,7 +23,8 @@ WHEEL = re.compile(
 )
 OLDEST = 11  # minor version of Python
 COMMON = ROOT / "requirements.lock"  # packages of both are of one version
-FULL, CPU = ROOT / "torch.lock", ROOT / "torch-cpu.lock"
+FULL = ROOT / "torch.lock"
+CPU = ROOT / "torch-cpu.lock"
 NOT_OF_CPU = re.compile(r"(?:torch|triton|nvidia-|cuda-)")
 
 

@@ -29,7 +29,8 @@ FOLDER = ROOT / "docs/guide/training"
 PAGE = ROOT / "docs/guide/context-parallel.md"
 STRATEGIES = ("ring_allgather", "ring_p2p", "ulysses", "usp", "loongtrain")
 MASKS = ("causal", "causal_document", "causal_sliding_window", "alternating")
-ALONE, NUDGED = "one rank", "one rank, off by a rounding"
+ALONE = "one rank"
+NUDGED = "one rank, off by a rounding"
 COLORS: dict[str, str] = dict(
     zip(STRATEGIES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=True)
 )
@@ -211,7 +212,8 @@ def table(
     nudged = max(float(curve.max()) for run, curve in apart.items() if run.how == NUDGED)
     worst = max((float(curve.max()), run.name) for run, curve in apart.items() if run.how != NUDGED)
     early = max(float(curve[: setting.early].max()) for run, curve in apart.items() if run.how != NUDGED)
-    steps, runs = len(next(iter(losses.values()))), [run for run in losses if run.how in STRATEGIES]
+    steps = len(next(iter(losses.values())))
+    runs = [run for run in losses if run.how in STRATEGIES]
     yield (
         f"In {len(runs)} runs of {steps} steps on {' and '.join(map(str, setting.worlds))} ranks, no loss "
         f"of any step is further than {worst[0]:.1e} from that of one rank ({worst[1]}). One rank whose "
@@ -280,7 +282,8 @@ def draw(losses: dict[Run, np.ndarray], setting: Setting) -> None:
     )
     apart = differences(losses)
     for column, mask in enumerate(MASKS):
-        upper, lower = axes[0, column], axes[1, column]
+        upper = axes[0, column]
+        lower = axes[1, column]
         upper.set_title(mask)
         upper.plot(*_few(losses[Run(mask, ALONE, 1)], np.mean), color="#c8ccd0", linewidth=5)
         lower.plot(
@@ -330,7 +333,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.run:
         measure(GPUS if options.gpus else CPU, options.steps)
-    for setting in filter(lambda one: one.curves.exists(), (CPU, GPUS)):
+    for setting in filter(lambda entry: entry.curves.exists(), (CPU, GPUS)):
         losses, facts = read(setting)
         draw(losses, setting)
         PAGE.write_text(

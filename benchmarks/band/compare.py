@@ -117,11 +117,11 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
             if name in (OURS, *rivals) or name not in (*STATIC_RIVALS, *BLOCK_RIVALS)
         )
 
-    for place, seqlen in enumerate(options.lengths):
+    for index, seqlen in enumerate(options.lengths):
         for mask in static if "static" in options.only else ():
             for direction in ("fwd", "bwd"):
                 yield Case(mask, seqlen, options.heads, direction, run_by(STATIC_RIVALS))
-        for density in DENSITIES if "blocks" in options.only and place == 0 else ():
+        for density in DENSITIES if "blocks" in options.only and index == 0 else ():
             params = {"block": BLOCK, "density": density}
             for heads in (options.heads, (options.heads[0], options.heads[0])):
                 for direction in ("fwd", "bwd"):
@@ -175,7 +175,8 @@ def fill_cache(kernel: str, case: Case) -> None:
 def measured(case: Case, device: torch.device) -> list[Record]:
     """Measures all kernels of a case and returns a record for each. An exception becomes the record's
     reason."""
-    mask, cell = cell_mask(case.cell(OURS)), case.cell(OURS)
+    mask = cell_mask(case.cell(OURS))
+    cell = case.cell(OURS)
     inputs = make_inputs(cell, device)
     reasons: dict[str, str] = {}
     calls: dict[str, Callable[[], object]] = {}
@@ -221,7 +222,8 @@ class Judge:
     """Makes each kernel's call and checks its result."""
 
     def __init__(self, case: Case, mask: Mask, inputs: Inputs, device: torch.device) -> None:
-        self.case, self.inputs = case, inputs
+        self.case = case
+        self.inputs = inputs
         problem = case.problem(mask, device)
         self._oracle = Oracle(problem, inputs, scope=affordable(problem, input_seed(case.cell(OURS))))
         self._right: list[torch.Tensor] | None = None
@@ -242,20 +244,20 @@ class Judge:
         Raises:
             ValueError: the result is wrong.
         """
-        found = [prepared.from_layout(x) for x in results]
+        tensors = [prepared.from_layout(x) for x in results]
         if self._right is not None:
-            for one, right in zip(found, self._right, strict=True):
-                distance = torch.linalg.vector_norm(one.float() - right.float()) / torch.linalg.vector_norm(
+            for first, right in zip(tensors, self._right, strict=True):
+                distance = torch.linalg.vector_norm(first.float() - right.float()) / torch.linalg.vector_norm(
                     right.float()
                 )
                 if not distance <= AGREEMENT:
                     raise ValueError(f"its result is {float(distance):.1e} from the first kernel's")
             return
-        if self.case.direction == "fwd" and (reason := wrong(self._oracle.judge(found[0]))) is not None:
+        if self.case.direction == "fwd" and (reason := wrong(self._oracle.judge(tensors[0]))) is not None:
             raise ValueError(reason)
         if self.case.direction == "bwd":
             self._check_gradients(prepared)
-        self._right = found
+        self._right = tensors
 
     def _check_gradients(self, prepared: Prepared) -> None:
         """Checks gradients of the oracle's output gradient, which is zero in rows that it does not check."""

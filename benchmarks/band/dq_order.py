@@ -45,7 +45,8 @@ RANKS = ((2, 8192), (2, 32768), (4, 8192), (4, 32768))  # and the tokens of each
 STRATEGIES = ("ring_allgather", "ring_p2p", "loongtrain", "usp")
 HEADS = argparse.Namespace(heads=(64, 8), head_dim=128)
 # mean queries a key: with fewer, one pass was never near; FLOPs of a call, so that it takes 0.3 s at most
-LEAST, MOST_FLOPS = 500, 1e14
+LEAST = 500
+MOST_FLOPS = 1e14
 SAME = 0.01
 TIMES = "band_dq_orders"
 # column of the CSV → (variant of `benchmarks.band.ways`, how the operator names the choice). Earlier, "from
@@ -90,7 +91,7 @@ def cases(heads: Sequence[tuple[int, int]] = (), lengths: Sequence[int] = ()) ->
             lengths.
         lengths: tokens of whole sequences, with which no masks of ranks are measured.
     """
-    found: dict[tuple[str, int], Case] = {}
+    by_key: dict[tuple[str, int], Case] = {}
     static = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
     if heads or lengths:
         chosen = itertools.chain(
@@ -107,8 +108,8 @@ def cases(heads: Sequence[tuple[int, int]] = (), lengths: Sequence[int] = ()) ->
         )
     for case in chosen:
         if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
-            found.setdefault(case.key, case)
-    return list(found.values())
+            by_key.setdefault(case.key, case)
+    return list(by_key.values())
 
 
 def _whole(name: str, lengths: Sequence[int], heads: tuple[int, int]) -> Iterator[Case]:
@@ -121,13 +122,12 @@ def _whole(name: str, lengths: Sequence[int], heads: tuple[int, int]) -> Iterato
 
 
 def _of_ranks(name: str) -> Iterator[Case]:
-    kernel, (num_q_heads, num_kv_heads) = Registry("kernel").load("band"), HEADS.heads
+    kernel = Registry("kernel").load("band")
+    num_q_heads, num_kv_heads = HEADS.heads
     for world, tokens in RANKS:
         for strategy in STRATEGIES:
-            mask, plugin = (
-                cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS)),
-                Registry("strategy").load(strategy),
-            )
+            mask = cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS))
+            plugin = Registry("strategy").load(strategy)
             assert isinstance(plugin, HeadStrategy), "all of these divide"
             problem = Problem(
                 mask,
@@ -159,7 +159,8 @@ def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -
         others: further variants of `benchmarks.band.ways`. Each is a column of the records. Calls of all
             alternate.
     """
-    end, where = time.monotonic() + seconds, machine(torch.device("cuda"))
+    end = time.monotonic() + seconds
+    where = machine(torch.device("cuda"))
     for case in known:
         if time.monotonic() > end:
             print("time is over: the other masks are left out", flush=True)
@@ -202,8 +203,8 @@ def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
     calls = {way: backward(variant, q, k, v, out, lse, dout, case.mask) for way, variant in variants.items()}
     right, *rest = (call() for call in calls.values())
     for gradients in rest:
-        for one, other in zip(right, gradients, strict=True):
-            if float((one.float() - other.float()).norm()) > SAME * float(one.float().norm()):
+        for first, other in zip(right, gradients, strict=True):
+            if float((first.float() - other.float()).norm()) > SAME * float(first.float().norm()):
                 raise DisagreementError(
                     f"{case.mask.name}, {case.where}: gradients of one pass are not those of two kernels"
                 )
@@ -214,21 +215,22 @@ def _tflops(case: Case, others: Sequence[str]) -> dict[str, float]:
 def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     """Applies the present choice to measured masks. Masks that are no longer among the known ones are left
     out: plans have changed."""
-    where = ", ".join(dict.fromkeys(one["machine"] for one in found))
+    where = ", ".join(dict.fromkeys(entry["machine"] for entry in found))
     way_of = {order: way for way, (_, order) in WAYS.items()}
     chosen = {case.key: way_of[preferred_dq_order(case.mask, case.num_kv_heads)] for case in known}
-    rows, records = [], []
-    for name in (*dict.fromkeys(one["mask"] for one in found), "all"):
+    rows = []
+    records = []
+    for name in (*dict.fromkeys(entry["mask"] for entry in found), "all"):
         here = [
-            (chosen[key], {way: float(one[way]) for way in WAYS})
-            for one in found
-            if (key := (one["digest"], int(one["heads"]))) in chosen and name in ("all", one["mask"])
+            (chosen[key], {way: float(entry[way]) for way in WAYS})
+            for entry in found
+            if (key := (entry["digest"], int(entry["heads"]))) in chosen and name in ("all", entry["mask"])
         ]
         if here:
             two, *passes = WAYS
             lost = [max(speed.values()) / speed[way] - 1 for way, speed in here]
             ratios = {way: [speed[way] / speed[two] for _, speed in here] for way in passes}
-            taken = [sum(way == one for one, _ in here) for way in WAYS]
+            taken = [sum(way == entry for entry, _ in here) for way in WAYS]
             records.append(
                 {
                     "mask": name,
@@ -290,14 +292,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--heads",
-        type=lambda text: [parse_heads(one) for one in text.split(",")],
+        type=lambda text: [parse_heads(entry) for entry in text.split(",")],
         default=(),
         metavar="HEADS",
         help="of whole sequences, these alone: 8:1,16:2",
     )
     parser.add_argument(
         "--lengths",
-        type=lambda text: [parse_length(one) for one in text.split(",")],
+        type=lambda text: [parse_length(entry) for entry in text.split(",")],
         default=(),
         metavar="LENGTHS",
         help="of whole sequences, these alone: 1K,1536,5K",

@@ -26,7 +26,9 @@ LEFT_OUT = (
     "the driver's part of launches and TMA descriptors, its look-up of addresses, CUDA's caching allocator, "
     "the launch of torch's own kernels (fills and copies are done by the CPU), the switch between devices"
 )
-CAPABILITY, MULTIPROCESSORS, SHARED_BYTES = (9, 0), 132, 227 << 10
+CAPABILITY = (9, 0)
+MULTIPROCESSORS = 132
+SHARED_BYTES = 227 << 10
 # Every function that Triton's launchers ask the driver for. Handles are any number but 0; attributes are
 # large enough for every kernel.
 SOURCE = """
@@ -76,7 +78,8 @@ class StandIn:
     def __init__(self, folder: Path) -> None:
         """Builds the library in a folder, where it stays, and makes it Triton's driver."""
         folder.mkdir(parents=True, exist_ok=True)
-        source, library = folder / "stand_in.c", folder / "libcuda.so.1"
+        source = folder / "stand_in.c"
+        library = folder / "libcuda.so.1"
         source.write_text(SOURCE % {"shared": SHARED_BYTES}, encoding="utf-8")
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:

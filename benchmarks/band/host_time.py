@@ -34,7 +34,10 @@ from longca.ops.band.tables.backward_rule import AddOrder
 from tools.table import Table, add_options
 
 COLUMNS = ("kernels", "call", "µs", "least", "kernels started", "TMA descriptors", "torch operations")
-SEQLEN, HEADS, HEAD_DIM, BURST = 16, (64, 8), 128, 20
+SEQLEN = 16
+HEADS = (64, 8)
+HEAD_DIM = 128
+BURST = 20
 BUILD = Path("results/measuring/driver_stand_in")
 
 
@@ -61,7 +64,8 @@ def plans(device: torch.device) -> dict[str, BandPlan]:
 
 def calls(plan: BandPlan, device: torch.device) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each call by name."""
-    (heads, kv_heads), how = HEADS, {"device": device, "dtype": torch.bfloat16}
+    heads, kv_heads = HEADS
+    how = {"device": device, "dtype": torch.bfloat16}
     q, k, v = (
         torch.zeros(tokens, count, HEAD_DIM, **how)
         for tokens, count in ((plan.seqlen_q, heads), (plan.seqlen_k, kv_heads), (plan.seqlen_k, kv_heads))
@@ -125,14 +129,14 @@ def operations(call: Callable[[], Any]) -> int:
 
 def microseconds(call: Callable[[], Any], number: int, device: torch.device) -> list[float]:
     """The host's time of a call, in bursts that fit into the GPU's queue."""
-    found = []
+    times = []
     for _ in range(number // BURST):
         _wait(device)
         start = time.perf_counter()
         for _ in range(BURST):
             call()
-        found.append((time.perf_counter() - start) / BURST * 1e6)
-    return found
+        times.append((time.perf_counter() - start) / BURST * 1e6)
+    return times
 
 
 def _wait(device: torch.device) -> None:
@@ -161,7 +165,7 @@ def measured(
     }
 
 
-def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
+def table(records: Sequence[dict[str, Any]], caption: str) -> Table:
     rows = [
         (
             line["kernels"],
@@ -172,9 +176,9 @@ def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
             str(line["descriptors"]),
             str(line["operations"]),
         )
-        for line in found
+        for line in records
     ]
-    return Table("band_host_time", caption, COLUMNS, tuple(rows), tuple(found), ("kernels", "call"))
+    return Table("band_host_time", caption, COLUMNS, tuple(rows), tuple(records), ("kernels", "call"))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -186,24 +190,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--profile", action="store_true", help="show in which functions the time goes")
     add_options(parser)
     options = parser.parse_args(arguments)
-    device, stand_in, left_out = torch.device("cuda", 0), None, ""
+    device = torch.device("cuda", 0)
+    stand_in = None
+    left_out = ""
     if not torch.cuda.is_available():
         from benchmarks.band.driver_stand_in import LEFT_OUT, StandIn
 
-        device, stand_in = torch.device("cpu"), StandIn(BUILD)
+        device = torch.device("cpu")
+        stand_in = StandIn(BUILD)
         left_out = f" Without a GPU; left out: {LEFT_OUT}."
     torch.set_num_threads(1)
-    found = []
+    records = []
     for kernels, name, call in cases(device):
         if f"{kernels}/{name}".startswith(options.only):
-            found.append(measured(kernels, name, call, options.calls, device, stand_in))
+            records.append(measured(kernels, name, call, options.calls, device, stand_in))
             if options.profile:
                 profile(call)
     caption = (
         f"{machine(device)}.{left_out} 64:8 heads, head dim 128; median and least of "
         f"{options.calls // BURST} bursts."
     )
-    table(found, caption).publish(options)
+    table(records, caption).publish(options)
     return 0
 
 

@@ -82,7 +82,7 @@ def measured(name: str, seqlen: int, device: torch.device) -> dict[str, float | 
     }
 
 
-def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
+def table(records: Sequence[dict[str, Any]], caption: str) -> Table:
     rows = [
         (
             line["mask"],
@@ -95,9 +95,9 @@ def table(found: Sequence[dict[str, Any]], caption: str) -> Table:
                 for use in BandKernel
             ),
         )
-        for line in found
+        for line in records
     ]
-    return Table("band_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask",))
+    return Table("band_plan", caption, COLUMNS, tuple(rows), tuple(records), ("mask",))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -109,12 +109,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     caption = f"{machine(device)}. {format_length(options.length)} tokens, best of {ROUNDS}."
-    found = []
+    records = []
     for name in Registry("mask").names():
-        found.append(measured(name, options.length, device))
-        print(f"{name}: {found[-1]['ms']:.2f} ms, {found[-1]['MB']:.2f} MB", flush=True)
-        table(found, caption).save(options.out)
-    table(found, caption).publish(options)
+        records.append(measured(name, options.length, device))
+        print(f"{name}: {records[-1]['ms']:.2f} ms, {records[-1]['MB']:.2f} MB", flush=True)
+        table(records, caption).save(options.out)
+    table(records, caption).publish(options)
     return 0
 
 

@@ -113,10 +113,10 @@ class Build:
         return self._number_in(r"(\d+) bytes spill stores")
 
     def _number_in(self, pattern: str) -> int:
-        found = re.findall(pattern, self._compiled[1])
-        if not found:
+        matches = re.findall(pattern, self._compiled[1])
+        if not matches:
             raise ValueError(f"the assembler does not say {pattern!r}: {self._compiled[1]}")
-        return max(map(int, found))
+        return max(map(int, matches))
 
 
 def cases(few: bool) -> Iterator[tuple[BandPlan, torch.dtype, bool]]:
@@ -148,7 +148,7 @@ def cases(few: bool) -> Iterator[tuple[BandPlan, torch.dtype, bool]]:
 
 def builds(capability: tuple[int, int], few: bool = False) -> list[Build]:
     """Every build that the calls ask for, once. Nothing is compiled yet."""
-    found: dict[str, Build] = {}
+    by_name: dict[str, Build] = {}
 
     def note(key: str, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
         options = {name: compile[name] for name in ("num_warps", "num_stages", "num_ctas")}
@@ -160,14 +160,14 @@ def builds(capability: tuple[int, int], few: bool = False) -> list[Build]:
             options,
             capability,
         )
-        found.setdefault(f"{fn.name} {key}", build)
+        by_name.setdefault(f"{fn.name} {key}", build)
         return True  # neither compiled nor started
 
     with _plans_for(capability), knobs.runtime.scope():
         knobs.runtime.jit_cache_hook = note
         for plan, dtype, carried in cases(few):
             _call(plan, dtype, carried)
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _call(plan: BandPlan, dtype: torch.dtype, carried: bool) -> None:
@@ -187,7 +187,8 @@ def _call(plan: BandPlan, dtype: torch.dtype, carried: bool) -> None:
 @contextmanager
 def _plans_for(capability: tuple[int, int]) -> Iterator[None]:
     """Plans are for such a GPU, calls take tensors of the CPU, and Triton's kernels know of no build yet."""
-    target, choose = GPUTarget("cuda", 10 * capability[0] + capability[1], 32), band_plan.choose_tiles
+    target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
+    choose = band_plan.choose_tiles
     active = SimpleNamespace(
         get_current_device=lambda: capability,
         get_current_stream=lambda _: 0,
@@ -203,10 +204,11 @@ def _plans_for(capability: tuple[int, int]) -> Iterator[None]:
         yield
 
 
-def table(found: Sequence[Build]) -> Table:
+def table(builds: Sequence[Build]) -> Table:
     """A row for each kernel: its builds, and the most that any of them takes."""
-    rows, records = [], []
-    for (capability, name), group in itertools.groupby(sorted(found, key=_place), _place):
+    rows = []
+    records = []
+    for (capability, name), group in itertools.groupby(sorted(builds, key=_place), _place):
         same = list(group)
         record = {
             "capability": ".".join(map(str, capability)),
@@ -253,15 +255,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--few", action="store_true", help="one case only")
     add_options(parser)
     options = parser.parse_args(arguments)
-    found = [build for name in options.capability for build in builds(known[name], options.few)]
-    for number, build in enumerate(found, 1):
+    all_builds = [build for name in options.capability for build in builds(known[name], options.few)]
+    for number, build in enumerate(all_builds, 1):
         print(
-            f"{number} of {len(found)}: {build.capability} {build.name}: {build.registers} registers, "
+            f"{number} of {len(all_builds)}: {build.capability} {build.name}: {build.registers} registers, "
             f"{build.spilled_bytes} bytes "
             f"spilled, {build.shared_bytes} bytes shared",
             flush=True,
         )
-    table(found).publish(options)
+    table(all_builds).publish(options)
     return 0
 
 

@@ -69,13 +69,13 @@ def timed(folder: Path) -> list[Record]:
     Raises:
         ValueError: there are none.
     """
-    found = [record for record in read(folder) if not record.density and record.time_ms]
-    if not found:
+    records = [record for record in read(folder) if not record.density and record.time_ms]
+    if not records:
         raise ValueError(
             f"no band.csv with times of static masks in {folder}; `python -m benchmarks.band.compare` makes "
             f"it"
         )
-    return found
+    return records
 
 
 def counts_of(records: Sequence[Record]) -> dict[str, np.ndarray]:
@@ -94,7 +94,9 @@ def fit_records(records: Sequence[Record], work: Mapping[str, np.ndarray]) -> tu
 def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
     """Fits work (n, 3) to times (n,) by relative least squares; returns (costs (3,), none negative, and the
     largest relative deviation)."""
-    relative, best, least = work / times[:, None], np.zeros(work.shape[1]), np.inf
+    relative = work / times[:, None]
+    best = np.zeros(work.shape[1])
+    least = np.inf
     for chosen in (
         list(some)
         for size in range(1, work.shape[1] + 1)
@@ -104,14 +106,17 @@ def fit(work: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
         costs[chosen] = np.linalg.lstsq(relative[:, chosen], np.ones(len(times)), rcond=None)[0]
         miss = float(np.square(relative @ costs - 1).sum())
         if (costs >= 0).all() and miss < least:
-            best, least = costs, miss
+            best = costs
+            least = miss
     return best, float(np.abs(relative @ best - 1).max())
 
 
 def gaps(records: Sequence[Record]) -> Table:
-    rows, found = [], []
+    rows = []
+    actual = []
     for direction, seqlen in sorted(
-        {(record.direction, record.seqlen) for record in records}, key=lambda one: (one[0] != "fwd", one[1])
+        {(record.direction, record.seqlen) for record in records},
+        key=lambda entry: (entry[0] != "fwd", entry[1]),
     ):
         here = [record for record in records if (record.direction, record.seqlen) == (direction, seqlen)]
         work = counts_of(here)
@@ -120,7 +125,7 @@ def gaps(records: Sequence[Record]) -> Table:
             if len(own) <= len(COSTS):
                 continue
             (full, partial, call), miss = fit_records(own, work)
-            found.append(
+            actual.append(
                 {
                     "tokens": seqlen,
                     "direction": direction,
@@ -153,7 +158,7 @@ def gaps(records: Sequence[Record]) -> Table:
         caption,
         ("tokens", "", "kernel", *COSTS, "deviation"),
         tuple(rows),
-        tuple(found),
+        tuple(actual),
         ("", "kernel"),
     )
 

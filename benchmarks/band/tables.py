@@ -11,7 +11,8 @@ from longca.core.units import format_length
 from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
 from tools.table import Table, read_records
 
-OURS, ANY_ORDER = "band", "band_atomic"
+OURS = "band"
+ANY_ORDER = "band_atomic"
 MOST_ROUNDS = 15
 # (own kernel, rival, heads of block masks, direction, least ratio, of each case or of the mean)
 TARGETS = (
@@ -31,7 +32,8 @@ TARGETS = (
 
 BEST_OF = ("fa3", "fa4", "flex_flash", "cudnn_flex")
 # wanted over the quickest of these: in the geometric mean, and under each mask
-BEST_MEAN, BEST_EACH = 1.0, 0.97
+BEST_MEAN = 1.0
+BEST_EACH = 0.97
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,10 @@ def wide(records: Sequence[Record]) -> Table:
     for record in records:
         by_case.setdefault(record.case, {})[record.kernel] = record
     rows = []
-    for (seqlen, mask, density, heads, direction), found in by_case.items():
-        ours = found[OURS].tflops if OURS in found else None
-        name, speed = f"{mask} {density}" if density else mask, f"{ours:.0f}" if ours else "–"
+    for (seqlen, mask, density, heads, direction), by_kernel in by_case.items():
+        ours = by_kernel[OURS].tflops if OURS in by_kernel else None
+        name = f"{mask} {density}" if density else mask
+        speed = f"{ours:.0f}" if ours else "–"
         rows.append(
             (
                 format_length(seqlen),
@@ -108,7 +111,7 @@ def wide(records: Sequence[Record]) -> Table:
                 heads,
                 direction,
                 speed,
-                *(_cell(found.get(rival), ours) for rival in rivals),
+                *(_cell(by_kernel.get(rival), ours) for rival in rivals),
             )
         )
     columns = ("tokens", "mask", "heads", "", f"{OURS}, TFLOP/s", *rivals)
@@ -136,15 +139,18 @@ def _cell(rival: Record | None, ours: float | None) -> str:
 def beside_best(records: Sequence[Record]) -> Table:
     """Makes a row for each length and direction: the speed of `band` over the quickest of `BEST_OF` under
     each static mask."""
-    ours, best = dict[tuple, Record](), dict[tuple, Record]()
+    ours = dict[tuple, Record]()
+    best = dict[tuple, Record]()
     for record in records:
         if record.tflops and not record.density and record.kernel == OURS:
             ours[record.case] = record
         if record.tflops and not record.density and record.kernel in BEST_OF:
-            best[record.case] = max(record, best.get(record.case, record), key=lambda one: one.tflops or 0.0)
-    found = []
+            best[record.case] = max(
+                record, best.get(record.case, record), key=lambda entry: entry.tflops or 0.0
+            )
+    entries = []
     for seqlen, direction in sorted(
-        {(case[0], case[-1]) for case in ours}, key=lambda one: (one[0], one[1] == "bwd")
+        {(case[0], case[-1]) for case in ours}, key=lambda entry: (entry[0], entry[1] == "bwd")
     ):
         leads = {
             case[1]: _lead(ours[case], best[case])
@@ -154,7 +160,7 @@ def beside_best(records: Sequence[Record]) -> Table:
         if leads:
             where = min(leads, key=lambda mask: leads[mask].ratio)
             orders = [lead.order for lead in leads.values()]
-            found.append(
+            entries.append(
                 {
                     "tokens": seqlen,
                     "direction": direction,
@@ -169,17 +175,17 @@ def beside_best(records: Sequence[Record]) -> Table:
             )
     rows = [
         (
-            format_length(one["tokens"]),
-            one["direction"],
-            f"{one['mean']:.3f} ×",
-            f"{one['ahead']} of {one['masks']}",
-            f"{one['tied']} of {one['masks']}",
-            f"{one['enough']} of {one['masks']}",
-            f"{one['least']:.3f} ×",
-            one["where"],
-            "yes" if one["mean"] >= BEST_MEAN and one["enough"] == one["masks"] else "no",
+            format_length(entry["tokens"]),
+            entry["direction"],
+            f"{entry['mean']:.3f} ×",
+            f"{entry['ahead']} of {entry['masks']}",
+            f"{entry['tied']} of {entry['masks']}",
+            f"{entry['enough']} of {entry['masks']}",
+            f"{entry['least']:.3f} ×",
+            entry["where"],
+            "yes" if entry["mean"] >= BEST_MEAN and entry["enough"] == entry["masks"] else "no",
         )
-        for one in found
+        for entry in entries
     ]
     columns = (
         "tokens",
@@ -197,12 +203,12 @@ def beside_best(records: Sequence[Record]) -> Table:
         f"Tied: repeats of identical cells do not tell the two apart. Wanted: a mean of {BEST_MEAN:.2f} ×, "
         f"and {BEST_EACH} × under each mask."
     )
-    return Table("band_best", caption, columns, tuple(rows), tuple(found), ("", "where", "met"))
+    return Table("band_best", caption, columns, tuple(rows), tuple(entries), ("", "where", "met"))
 
 
 def _lead(ours: Record, rival: Record) -> Lead:
     """The lead of a kernel over another whose calls alternated with its own in one process."""
-    first, second = (MeasuredPoint(one.kernel, (_measured(one),)) for one in (ours, rival))
+    first, second = (MeasuredPoint(entry.kernel, (_measured(entry),)) for entry in (ours, rival))
     return compare(first, second, relation="play-off")
 
 
@@ -215,7 +221,7 @@ def _measured(record: Record) -> Measurement:
 def targets(records: Sequence[Record]) -> Table:
     """Makes a row for each target at each length: the least ratio and where, the mean, the verdict."""
     columns = ("row", "against", "tokens", "", "target", "least", "where", "mean", "met")
-    found = []
+    entries = []
     for name, rival, heads, direction, goal, of in TARGETS:
         ours = {record.case: record.tflops for record in records if record.kernel == name and record.tflops}
         chosen = [
@@ -235,10 +241,11 @@ def targets(records: Sequence[Record]) -> Table:
                 for record in chosen
                 if record.seqlen == seqlen
             }
-            where, mean = min(ratios, key=ratios.__getitem__), statistics.geometric_mean(ratios.values())
+            where = min(ratios, key=ratios.__getitem__)
+            mean = statistics.geometric_mean(ratios.values())
             decides = mean if of == "mean" else ratios[where]
             against = f"{rival}, blocks of 64, {heads}" if heads else rival
-            found.append(
+            entries.append(
                 {
                     "row": name,
                     "against": against,
@@ -264,7 +271,7 @@ def targets(records: Sequence[Record]) -> Table:
             f"{line['mean']:.2f} ×",
             "yes" if line["met"] else "no",
         )
-        for line in found
+        for line in entries
     ]
     caption = "Band attention's speed over that of its rivals; means are geometric."
     return Table(
@@ -272,6 +279,6 @@ def targets(records: Sequence[Record]) -> Table:
         caption,
         columns,
         tuple(rows),
-        tuple(found),
+        tuple(entries),
         ("row", "against", "", "target", "where", "met"),
     )

@@ -81,7 +81,8 @@ def timed(command: str, limit_s: float | None, calls: int, folder: Path) -> Time
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environ |= {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "COLUMNS": "80"}
     for _ in range(calls):
-        before, start_s = os.times(), time.perf_counter()
+        before = os.times()
+        start_s = time.perf_counter()
         done = subprocess.run(
             f"{sys.executable} -m longca {command.replace('RECORDS', str(RECORDS))}",
             shell=True,
@@ -98,27 +99,31 @@ def timed(command: str, limit_s: float | None, calls: int, folder: Path) -> Time
     return best
 
 
-def table(found: Sequence[Timed], where: str) -> Table:
-    limited = [one for one in found if one.limit_s is not None]
+def table(timed: Sequence[Timed], where: str) -> Table:
+    limited = [entry for entry in timed if entry.limit_s is not None]
     kept = (
-        f"{sum(not one.is_late for one in limited)} of {len(limited)} commands keep their limit. {where}; "
-        "CPU seconds of all cores, best of some calls."
+        f"{sum(not command.is_late for command in limited)} of {len(limited)} commands keep their limit. "
+        f"{where}; CPU seconds of all cores, best of some calls."
     )
     rows = [
         (
-            f"`longca {one.command}`",
-            f"{one.cpu_s:.2f}",
-            f"{one.wall_s:.2f}",
-            *(("–", "–") if one.limit_s is None else (f"{one.limit_s:g}", "no" if one.is_late else "yes")),
+            f"`longca {entry.command}`",
+            f"{entry.cpu_s:.2f}",
+            f"{entry.wall_s:.2f}",
+            *(
+                ("–", "–")
+                if entry.limit_s is None
+                else (f"{entry.limit_s:g}", "no" if entry.is_late else "yes")
+            ),
         )
-        for one in found
+        for entry in timed
     ]
     return Table(
         "command_times",
         kept,
         COLUMNS,
         tuple(rows),
-        tuple(one._asdict() for one in found),
+        tuple(entry._asdict() for entry in timed),
         (COLUMNS[0], COLUMNS[-1]),
     )
 
@@ -132,11 +137,13 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     where = f"{cpu_name()}, {num_cores()} cores, load {os.getloadavg()[0]:.1f}"
     with tempfile.TemporaryDirectory() as name:
-        found = [timed(command, limit_s, options.calls, Path(name)) for command, limit_s in COMMANDS.items()]
-    table(found, where).publish(options)
-    failed = [one for one in found if one.exit_code not in (0, 1)]
-    for one in failed:
-        print(f"longca {one.command} ended with exit code {one.exit_code}")
+        records = [
+            timed(command, limit_s, options.calls, Path(name)) for command, limit_s in COMMANDS.items()
+        ]
+    table(records, where).publish(options)
+    failed = [record for record in records if record.exit_code not in (0, 1)]
+    for entry in failed:
+        print(f"longca {entry.command} ended with exit code {entry.exit_code}")
     return int(bool(failed))
 
 

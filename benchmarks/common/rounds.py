@@ -40,15 +40,16 @@ def in_rounds(
     Args:
         max_seconds: no further round starts after this long, but never fewer than five run.
     """
-    found: dict[str, list[T]] = {name: [] for name in ways}
-    order, start = list(ways), now()
+    results: dict[str, list[T]] = {name: [] for name in ways}
+    order = list(ways)
+    start = now()
     for number in range(num_rounds):
         if number >= MIN_ROUNDS and now() - start > max_seconds:
             break
         for name in order:
-            found[name].append(ways[name]())
+            results[name].append(ways[name]())
         order = order[1:] + order[:1]
-    return found
+    return results
 
 
 def difference(times: Sequence[float], base: Sequence[float]) -> Difference:

@@ -16,7 +16,8 @@ def machine(device: torch.device) -> str:
     from longca.lab.bench.measure.environment import device_name, node, software
     from longca.lab.studies.checkout import source
 
-    packages, sha = software().packages, source().git_sha
+    packages = software().packages
+    sha = source().git_sha
     driver = node(device).gpu.get("driver")
     facts = [
         device_name(device),

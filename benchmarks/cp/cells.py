@@ -89,7 +89,8 @@ class Cells:
 
     def ratio(self, run: Run, other: Run, direction: str) -> float | None:
         """Returns the rate over that of another run. None unless both were measured, by one protocol."""
-        rate, rate_of_other = self.rate(run, direction), self.rate(other, direction)
+        rate = self.rate(run, direction)
+        rate_of_other = self.rate(other, direction)
         if rate is None or rate_of_other is None or not self.are_alike(run, other, direction):
             return None
         return rate / rate_of_other
@@ -100,5 +101,6 @@ class Cells:
 
     def share(self, run: Run, direction: str) -> float | None:
         """Returns the rate over the single-GPU baseline, or None."""
-        rate, baseline = self.rate(run, direction), self.baseline(run, direction)
+        rate = self.rate(run, direction)
+        baseline = self.baseline(run, direction)
         return None if rate is None or baseline is None else rate / baseline

@@ -95,11 +95,9 @@ class Line:
         return line | {"how": "; ".join(call.prepared.notes[:2])}
 
     def _refusal(self, cell: Cell) -> str | None:
-        kernel, mask, device_type = (
-            Registry("kernel").load(self.kernel),
-            cell_mask(cell),
-            self.comm.device.type,
-        )
+        kernel = Registry("kernel").load(self.kernel)
+        mask = cell_mask(cell)
+        device_type = self.comm.device.type
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, mask.traits, device_type)
         strategy = Registry("strategy").load(cell.strategy)
@@ -117,7 +115,8 @@ class Line:
             self.comm.device,
             needs_backward=True,
         )
-        kernel, inputs = Registry("kernel").load(self.kernel), make_inputs(cell, self.comm.device)
+        kernel = Registry("kernel").load(self.kernel)
+        inputs = make_inputs(cell, self.comm.device)
         if cell.strategy is None:
             return Call(self.comm, cell, problem, kernel.prepare(problem), inputs)
         strategy = Registry("strategy").load(cell.strategy)
@@ -129,7 +128,11 @@ class Call:
     """A prepared kernel or strategy and its inputs."""
 
     def __init__(self, comm: Comm, cell: Cell, problem: Problem, prepared: Any, inputs: Inputs) -> None:
-        self.comm, self.cell, self.problem, self.prepared, self.inputs = comm, cell, problem, prepared, inputs
+        self.comm = comm
+        self.cell = cell
+        self.problem = problem
+        self.prepared = prepared
+        self.inputs = inputs
         self.moved: dict[str, int] = {}
         whole = (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
         if cell.strategy is None:
@@ -143,17 +146,17 @@ class Call:
     def judged(self) -> float:
         """Returns the largest error as a share of what is allowed; rank 0 finds it."""
         forward = self.prepared.forward(*self.qkv)
-        found = [forward.out, *self.prepared.backward(forward, self.dout)]
+        value = [forward.out, *self.prepared.backward(forward, self.dout)]
         if self.cell.strategy is None:
-            found = [self.prepared.from_layout(x) for x in found]
+            value = [self.prepared.from_layout(x) for x in value]
         else:
             positions = [torch.from_numpy(part) for part in self.comm.gather_arrays(self.positions.numpy())]
-            parts = [self.comm.gather_rows(x, [len(part) for part in positions]) for x in found]
+            parts = [self.comm.gather_rows(x, [len(part) for part in positions]) for x in value]
             inverse = torch.cat(positions).argsort().to(self.comm.device)
-            found = [torch.cat(part)[inverse] for part in parts if part is not None]
+            value = [torch.cat(part)[inverse] for part in parts if part is not None]
         verdict: tuple[str | None, float] = (None, 0.0)
-        if found and self.comm.rank == 0:
-            accuracy = Oracle(self.problem, self.inputs).judge(found[0], None, (found[1], found[2], found[3]))
+        if value and self.comm.rank == 0:
+            accuracy = Oracle(self.problem, self.inputs).judge(value[0], None, (value[1], value[2], value[3]))
             verdict = (
                 wrong(accuracy),
                 max(error / accuracy.budget[name] for name, error in accuracy.relative.items()),
@@ -170,13 +173,13 @@ class Call:
             "fwd": lambda: self.prepared.forward(*self.qkv),
             "bwd": lambda: self.prepared.backward(forward, self.dout),
         }
-        found = {}
+        values = {}
         for direction, call in calls.items():
             before = self.comm.moved_bytes
             call()
             self.moved[direction] = self.comm.moved_bytes - before
-            found[direction] = median_ms(self.comm, call, MEASURE)
-        return found
+            values[direction] = median_ms(self.comm, call, MEASURE)
+        return values
 
     def trace(self, path: Path) -> None:
         """Writes a timeline of one forward and one backward call."""
@@ -195,7 +198,8 @@ def cell_of(
     mask: str, kernel: str, strategy: str, world: int, seqlen: int, options: argparse.Namespace
 ) -> Cell:
     """Makes the cell at a length: of the kernel on one GPU (`BASELINE`), or of a strategy."""
-    pattern, (num_q_heads, num_kv_heads) = Registry("mask").load(mask), options.heads
+    pattern = Registry("mask").load(mask)
+    num_q_heads, num_kv_heads = options.heads
     params = pattern.resolve(
         {"num_global": 32, "window": 64} if mask == "global_sliding_window" and seqlen < 4096 else {}
     )
@@ -218,7 +222,9 @@ def cell_of(
 
 def same_area(cell: Cell, world: int) -> int:
     """Returns the length at which the cell's pattern has a rank's share of its area, in steps of 1/64."""
-    wanted, low, high = cell_mask(cell).area / world, 1, 64
+    wanted = cell_mask(cell).area / world
+    low = 1
+    high = 64
     while low < high:
         middle = (low + high) // 2
         seqlen = max(cell.seqlen * middle // 64, 1)
@@ -228,7 +234,8 @@ def same_area(cell: Cell, world: int) -> int:
 
 
 def try_all(comm: Comm, options: argparse.Namespace) -> list[dict[str, Any]]:
-    started, lines = time.monotonic(), []
+    started = time.monotonic()
+    lines = []
     for kernel in options.kernels or usable_kernels(comm):
         for mask in options.masks:
             baseline: dict[str, float] = {}
@@ -296,14 +303,14 @@ def both(line: dict[str, Any], what: str, digits: str) -> str:
 def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
     """Makes a row for each mask and kernel: TFLOP/s of the single-GPU baseline, and the share that each
     strategy reaches."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    records: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
-        cells = found.setdefault((line["mask"], line["kernel"]), {})
+        cells = records.setdefault((line["mask"], line["kernel"]), {})
         what = ("tflops", "#.3g") if line["strategy"] == BASELINE else ("of_alone", ".0%")
         cells[line["strategy"]] = "–" if "reason" in line else both(line, *what)
     return [
         (*names, *(cells.get(strategy, "") for strategy in (BASELINE, *strategies)))
-        for names, cells in found.items()
+        for names, cells in records.items()
     ]
 
 
@@ -344,10 +351,10 @@ def weights(text: str) -> tuple[int, ...]:
     Raises:
         ValueError: a weight is no positive number.
     """
-    found = tuple(map(int, text.split(":")))
-    if min(found) < 1:
+    numbers = tuple(map(int, text.split(":")))
+    if min(numbers) < 1:
         raise ValueError(f"'{text}': a chunk has a weight of 1 or more")
-    return found
+    return numbers
 
 
 def main(arguments: Sequence[str]) -> int:

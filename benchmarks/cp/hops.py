@@ -35,14 +35,16 @@ class RingMessage:
     """A message of `num_bytes` bytes to the next rank."""
 
     def __init__(self, comm: Comm, num_bytes: int) -> None:
-        self._comm, self._buffers = comm, comm.receive_buffers()
+        self._comm = comm
+        self._buffers = comm.receive_buffers()
         self._buffers.reserve(BUFFER, num_bytes)
         self._stream = comm.stream(BUFFER)
         self._buffers.allocate()
         self._message = torch.full((num_bytes,), comm.rank, dtype=torch.uint8, device=comm.device)
 
     def __call__(self, beside: Callable[[], object] = lambda: None) -> torch.Tensor:
-        comm, offset = self._comm, self._buffers.offset(BUFFER, 0)
+        comm = self._comm
+        offset = self._buffers.offset(BUFFER, 0)
         received = self._buffers.empty(BUFFER, self._message.shape, self._message)
         messages = self._stream.post(
             [((comm.rank + 1) % comm.world, self._message, offset)],
@@ -61,18 +63,17 @@ def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
         for _ in range(3):
             torch.mm(matrix, matrix)
 
-    alone_ms, found = median_ms(comm, matmuls, MEASURE), []
+    alone_ms = median_ms(comm, matmuls, MEASURE)
+    records = []
     for messages in WAYS:
         comm.use(messages)
         for size_mb in megabytes:
             hop = RingMessage(comm, int(size_mb * 1e6))
             if any(comm.gather(not bool((hop() == (comm.rank - 1) % comm.world).all()))):
                 raise RuntimeError(f"{messages}: a message of {size_mb:g} MB has arrived damaged")
-            hop_ms, both_ms = (
-                median_ms(comm, hop, MEASURE),
-                median_ms(comm, lambda hop=hop: hop(matmuls), MEASURE),
-            )
-            found.append(
+            hop_ms = median_ms(comm, hop, MEASURE)
+            both_ms = median_ms(comm, lambda hop=hop: hop(matmuls), MEASURE)
+            records.append(
                 {
                     "messages": messages,
                     "megabytes": size_mb,
@@ -83,7 +84,7 @@ def lines(comm: Comm, megabytes: Sequence[float]) -> list[dict[str, Any]]:
                 }
             )
             del hop
-    return found
+    return records
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:

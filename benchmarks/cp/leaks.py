@@ -46,24 +46,25 @@ def counts(cp: ContextParallel, num_perturbed: int, shape: tuple[int, int, int])
         shape: query heads, KV heads, head dim.
     """
     num_q_heads, num_kv_heads, head_dim = shape
-    mask, generator = cp.masks[0], torch.Generator().manual_seed(0)
+    mask = cp.masks[0]
+    generator = torch.Generator().manual_seed(0)
     tensors = [
         torch.randn(cp.seqlen, heads, head_dim, generator=generator)
         for heads in (num_q_heads, num_kv_heads, num_kv_heads)
     ]
     before = output(cp, tensors)
-    found: dict[str, int] = {"expected": 0, "observed": 0, "leaks": 0, "missing": 0}
+    sums: dict[str, int] = {"expected": 0, "observed": 0, "leaks": 0, "missing": 0}
     for token in np.linspace(0, cp.seqlen - 1, num_perturbed).astype(int):
         moved = [x.clone() for x in tensors]
         for x in moved:
             x[token] = torch.randn(x[token].shape, generator=generator)
         changed = (output(cp, moved) != before).any(-1).any(-1).cpu().numpy()
         allowed = may_change(mask, int(token))
-        found["expected"] += int(allowed.sum())
-        found["observed"] += int(changed.sum())
-        found["leaks"] += int((changed & ~allowed).sum())
-        found["missing"] += int((allowed & ~changed).sum())
-    return found
+        sums["expected"] += int(allowed.sum())
+        sums["observed"] += int(changed.sum())
+        sums["leaks"] += int((changed & ~allowed).sum())
+        sums["missing"] += int((allowed & ~changed).sum())
+    return sums
 
 
 def output(cp: ContextParallel, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -75,13 +76,14 @@ def output(cp: ContextParallel, tensors: Sequence[torch.Tensor]) -> torch.Tensor
 def may_change(mask: Mask, token: int) -> np.ndarray:
     """Returns the queries whose output depends on a token, (T,) bool, by the dense mask."""
     visible = mask.dense().reshape(mask.num_groups, mask.seqlen_q, mask.seqlen_k)
-    found = np.array(visible[:, :, token].any(axis=0))
-    found[token] |= visible[:, token].any()
-    return found
+    values = np.array(visible[:, :, token].any(axis=0))
+    values[token] |= visible[:, token].any()
+    return values
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:
-    (num_q_heads, num_kv_heads), lines = options.heads, []
+    num_q_heads, num_kv_heads = options.heads
+    lines = []
     for name in options.masks:
         for strategy in OWN:
             mask = build_mask(name, seqlen=options.tokens, num_kv_heads=num_kv_heads, **PARAMS.get(name, {}))
@@ -97,8 +99,8 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
                 device=comm.device,
                 timeout=TIMEOUT_S,
             )
-            found = counts(cp, options.perturbed, (num_q_heads, num_kv_heads, options.head_dim))
-            lines.append({"mask": name, "strategy": strategy} | found)
+            counted = counts(cp, options.perturbed, (num_q_heads, num_kv_heads, options.head_dim))
+            lines.append({"mask": name, "strategy": strategy} | counted)
             cp.close()
     if comm.rank == 0:
         table(
@@ -109,17 +111,19 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
 
 
 def table(lines: Sequence[dict[str, Any]], conditions: str) -> Table:
-    names = dict.fromkeys(one["mask"] for one in lines)
-    found = {(one["mask"], one["strategy"]): one for one in lines}
+    names = dict.fromkeys(line["mask"] for line in lines)
+    by_case = {(line["mask"], line["strategy"]): line for line in lines}
     rows = tuple(
         (
             f"`{name}`",
-            str(found[name, OWN[0]]["expected"]),
-            *(_cell(found[name, strategy]) for strategy in OWN),
+            str(by_case[name, OWN[0]]["expected"]),
+            *(_cell(by_case[name, strategy]) for strategy in OWN),
         )
         for name in names
     )
-    leaks, missing, observed = (sum(one[what] for one in lines) for what in ("leaks", "missing", "observed"))
+    leaks, missing, observed = (
+        sum(line[what] for line in lines) for what in ("leaks", "missing", "observed")
+    )
     caption = (
         f"{observed} outputs changed in all: {leaks or 'none'} that its mask forbids, and "
         f"{missing or 'none'} was missing of those "
@@ -129,9 +133,9 @@ def table(lines: Sequence[dict[str, Any]], conditions: str) -> Table:
     return Table("cp_leaks", caption, ("mask", "expected", *OWN), rows, tuple(lines), ("mask",))
 
 
-def _cell(one: dict[str, Any]) -> str:
-    wrong = [f"{one[what]} {what}" for what in ("leaks", "missing") if one[what]]
-    return f"{one['observed']} ({', '.join(wrong)})" if wrong else str(one["observed"])
+def _cell(facts: dict[str, Any]) -> str:
+    wrong = [f"{facts[what]} {what}" for what in ("leaks", "missing") if facts[what]]
+    return f"{facts['observed']} ({', '.join(wrong)})" if wrong else str(facts["observed"])
 
 
 def main(arguments: Sequence[str]) -> int:

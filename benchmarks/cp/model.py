@@ -27,7 +27,8 @@ from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from tools.table import Table, add_options, read_records
 
-EMPTY, TOKENS = "–", "tokens: "
+EMPTY = "–"
+TOKENS = "tokens: "
 
 
 def planned_alike(how: str, notes: str) -> bool:
@@ -61,7 +62,7 @@ def compared(lines: Sequence[dict[str, str]], records: pd.DataFrame) -> list[dic
         ): row
         for row in timed.itertuples()
     }
-    found = []
+    entries = []
     for line in lines:
         for direction in DIRECTIONS:
             row = measured.get(
@@ -77,7 +78,7 @@ def compared(lines: Sequence[dict[str, str]], records: pd.DataFrame) -> list[dic
             )
             modelled = line[f"{direction}_modelled_tflops"]
             if row is not None and modelled and planned_alike(line["how"], row.notes):
-                found.append(
+                entries.append(
                     {
                         "world": int(line["world"]),
                         "tokens": int(line["tokens"]),
@@ -89,16 +90,18 @@ def compared(lines: Sequence[dict[str, str]], records: pd.DataFrame) -> list[dic
                         "ratio": float(modelled) / float(row.tflops_per_device),
                     }
                 )
-    return found
+    return entries
 
 
-def table(found: Sequence[dict[str, Any]]) -> Table:
+def table(records: Sequence[dict[str, Any]]) -> Table:
     rows = []
-    for world, tokens, mask in dict.fromkeys((one["world"], one["tokens"], one["mask"]) for one in found):
+    for world, tokens, mask in dict.fromkeys(
+        (record["world"], record["tokens"], record["mask"]) for record in records
+    ):
         here = {
-            (one["strategy"], one["direction"]): one["ratio"]
-            for one in found
-            if (one["world"], one["tokens"], one["mask"]) == (world, tokens, mask)
+            (record["strategy"], record["direction"]): record["ratio"]
+            for record in records
+            if (record["world"], record["tokens"], record["mask"]) == (world, tokens, mask)
         }
         cells = [
             [f"{here[strategy, way]:.2f}" if (strategy, way) in here else EMPTY for way in DIRECTIONS]
@@ -112,18 +115,18 @@ def table(found: Sequence[dict[str, Any]]) -> Table:
             )
         )
     caption = "Modelled over measured TFLOP/s, forward / backward."
-    if found:
-        off = [abs(one["ratio"] - 1) for one in found]
+    if records:
+        off = [abs(record["ratio"] - 1) for record in records]
         caption += (
-            f" Of {len(found)} cells the model is off by {100 * statistics.median(off):.0f} % in the median, "
-            f"{100 * max(off):.0f} % at most."
+            f" Of {len(records)} cells the model is off by {100 * statistics.median(off):.0f} % in the "
+            f"median, {100 * max(off):.0f} % at most."
         )
     return Table(
         "cp_model",
         caption,
         ("GPUs × tokens", "mask", *OWN),
         tuple(rows),
-        tuple(found),
+        tuple(records),
         ("GPUs × tokens", "mask"),
     )
 

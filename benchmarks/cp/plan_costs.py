@@ -50,7 +50,8 @@ Result = TypeVar("Result")
 
 def best_ms(call: Callable[[], Result], rounds: int = ROUNDS) -> tuple[float, Result]:
     """Returns (milliseconds of the fastest round, result)."""
-    times, result = [], call()
+    times = []
+    result = call()
     for _ in range(rounds):
         start = time.perf_counter()
         call()
@@ -69,8 +70,10 @@ def measured(mask: Mask, world: int, schedule: str) -> dict[str, float | str]:
         for name in (choice.plan.sharding.name for choice in choices)
     }
     chosen = choices[0]
-    plan, name = chosen.plan, chosen.plan.sharding.name
-    areas, remote = plan.step_areas.sum(axis=1), mask.seqlen_k - plan.sharding.num_tokens
+    plan = chosen.plan
+    name = chosen.plan.sharding.name
+    areas = plan.step_areas.sum(axis=1)
+    remote = mask.seqlen_k - plan.sharding.num_tokens
     return {
         "mask": mask.name,
         "bands": len(mask.bands),
@@ -100,7 +103,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--documents", type=int, default=1000, help="of masks with documents (1000)")
     add_options(parser)
     options = parser.parse_args(arguments)
-    seqlen, found = options.ranks * options.tokens, []
+    seqlen = options.ranks * options.tokens
+    records = []
     for name in Registry("mask").names():
         pattern = Registry("mask").load(name)
         if pattern.family == "dynamic" or not pattern.number:  # the table has the study's static masks
@@ -111,8 +115,8 @@ def main(arguments: Sequence[str]) -> int:
         mask = build_mask(
             name, seqlen=seqlen, documents=documents(options.documents, seqlen) if cut else None
         )
-        found += [measured(mask, options.ranks, schedule) for schedule in SCHEDULES]
-        print(name, *(line["permutation"] for line in found[-len(SCHEDULES) :]), flush=True)
+        records += [measured(mask, options.ranks, schedule) for schedule in SCHEDULES]
+        print(name, *(line["permutation"] for line in records[-len(SCHEDULES) :]), flush=True)
     rows = [
         (
             str(line["mask"]),
@@ -124,13 +128,13 @@ def main(arguments: Sequence[str]) -> int:
             f"{100 * float(line['received']):.1f} %",
             milliseconds(float(line["estimate_ms"])),
         )
-        for line in found
+        for line in records
     ]
     caption = (
         f"{options.ranks} ranks × {format_length(options.tokens)} tokens, {options.documents} documents; "
         f"one core of a {platform.machine()} host, best of {ROUNDS}."
     )
-    Table("cp_plan", caption, COLUMNS, tuple(rows), tuple(found), ("mask", "schedule", "sharding")).publish(
+    Table("cp_plan", caption, COLUMNS, tuple(rows), tuple(records), ("mask", "schedule", "sharding")).publish(
         options
     )
     return 0

@@ -44,8 +44,9 @@ MEASURE = Measure.fixed(warmup=2, repeats=9, max_seconds=1.0)
 def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> dict[str, Any]:
     """Returns a record: milliseconds of a cell and of the face, by direction, and what plan both have."""
     cell = cell_of(mask, options.kernel, strategy, comm.world, options.tokens * comm.world, options)
-    of_mask, inputs = cell_mask(cell), make_inputs(cell, comm.device)
-    found: dict[str, Any] = {"mask": mask, "strategy": strategy}
+    of_mask = cell_mask(cell)
+    inputs = make_inputs(cell, comm.device)
+    facts: dict[str, Any] = {"mask": mask, "strategy": strategy}
     cp = context_parallel(
         of_mask,
         None,
@@ -75,7 +76,8 @@ def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> d
     )
     q, k, v, dout = (cp.shard(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
     leaves = q_leaf, k_leaf, v_leaf = tuple(x.clone().requires_grad_() for x in (q, k, v))
-    forward, out = prepared.forward(q, k, v), cp.attention(q_leaf, k_leaf, v_leaf)
+    forward = prepared.forward(q, k, v)
+    out = cp.attention(q_leaf, k_leaf, v_leaf)
     same = [
         torch.equal(forward.out, out),
         *(
@@ -102,44 +104,49 @@ def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> d
             {name: partial(median_ms, comm, call, MEASURE) for name, call in ways.items()}, options.rounds
         )
         cell_ms, face_ms = (statistics.median(times[name]) for name in ways)
-        found |= {
+        facts |= {
             f"{direction}_cell_ms": cell_ms,
             f"{direction}_face_ms": face_ms,
             f"{direction}_ratio": face_ms / cell_ms,
         }
-    found |= {"same_bits": all(comm.gather(all(same))), "plan": "; ".join(prepared.notes[:2])}
+    facts |= {"same_bits": all(comm.gather(all(same))), "plan": "; ".join(prepared.notes[:2])}
     cp.close()
-    return found
+    return facts
 
 
 def report(comm: Comm, options: argparse.Namespace) -> None:
     lines = []
     for mask, strategy in itertools.product(options.masks, options.strategies):
-        lines.append(one := line(comm, options, mask, strategy))
+        lines.append(first := line(comm, options, mask, strategy))
         if comm.rank == 0:  # each takes some seconds
             print(
                 mask,
                 strategy,
-                *(f"{way} {one[f'{way}_face_ms']:.4g}/{one[f'{way}_cell_ms']:.4g} ms" for way in DIRECTIONS),
+                *(
+                    f"{way} {first[f'{way}_face_ms']:.4g}/{first[f'{way}_cell_ms']:.4g} ms"
+                    for way in DIRECTIONS
+                ),
                 flush=True,
             )
     if comm.rank:
         return
     rows = tuple(
         (
-            one["mask"],
-            one["strategy"],
+            line["mask"],
+            line["strategy"],
             *(
-                f"{one[f'{way}_{what}']:{digits}}"
+                f"{line[f'{way}_{what}']:{digits}}"
                 for way in DIRECTIONS
                 for what, digits in (("cell_ms", "#.3g"), ("face_ms", "#.3g"), ("ratio", ".3f"))
             ),
-            "yes" if one["same_bits"] else "no",
+            "yes" if line["same_bits"] else "no",
         )
-        for one in lines
+        for line in lines
     )
-    means = [math.exp(statistics.fmean(math.log(one[f"{way}_ratio"]) for one in lines)) for way in DIRECTIONS]
-    worst = max(one[f"{way}_ratio"] for one in lines for way in DIRECTIONS)
+    means = [
+        math.exp(statistics.fmean(math.log(line[f"{way}_ratio"]) for line in lines)) for way in DIRECTIONS
+    ]
+    worst = max(line[f"{way}_ratio"] for line in lines for way in DIRECTIONS)
     caption = (
         f"{comm.world} ranks × {format_length(options.tokens)} tokens, {options.kernel}; "
         f"{machine(comm.device)}. The face takes "

@@ -22,9 +22,9 @@ TIMEOUT_S = 120.0
 
 
 def add_rank_options(parser: argparse.ArgumentParser) -> None:
-    found = torch.cuda.device_count()
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if found else "cpu")
-    parser.add_argument("--ranks", type=int, default=found or 2)
+    num_gpus = torch.cuda.device_count()
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if num_gpus else "cpu")
+    parser.add_argument("--ranks", type=int, default=num_gpus or 2)
 
 
 def run_on_ranks(work: Callable[[Comm, argparse.Namespace], object], options: argparse.Namespace) -> None:

@@ -31,7 +31,8 @@ from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 
 # tokens of the masks that costs are found from: calls as short as those of ranks
-HEADS, COSTS_FROM = (64, 8), 8192
+HEADS = (64, 8)
+COSTS_FROM = 8192
 COLUMNS = (
     "mask",
     "schedule",
@@ -52,13 +53,15 @@ def costs_of(folder: Path) -> np.ndarray:
         ValueError: too few masks were measured.
     """
     wanted = OURS, "fwd", COSTS_FROM
-    found = [record for record in timed(folder) if (record.kernel, record.direction, record.seqlen) == wanted]
-    if len(found) <= len(COSTS):
+    values = [
+        record for record in timed(folder) if (record.kernel, record.direction, record.seqlen) == wanted
+    ]
+    if len(values) <= len(COSTS):
         raise ValueError(
-            f"{len(found)} masks timed forward at {format_length(COSTS_FROM)} in {folder}; more than "
+            f"{len(values)} masks timed forward at {format_length(COSTS_FROM)} in {folder}; more than "
             f"{len(COSTS)} are needed"
         )
-    return fit_records(found, counts_of(found))[0]
+    return fit_records(values, counts_of(values))[0]
 
 
 def kernel_ms(mask: Mask, costs: np.ndarray) -> float:
@@ -82,9 +85,12 @@ def lines_of(
     mask: Mask, world: int, schedule: str, costs: np.ndarray, most: int
 ) -> list[dict[str, float | str]]:
     """Returns a line for each sharding; the one that is chosen comes first."""
-    alone, lines = kernel_ms(mask, costs), []
+    alone = kernel_ms(mask, costs)
+    lines = []
     for choice in Planner(UnitCosts.of(*HEADS, 128)).choices(mask, world, SCHEDULES[schedule])[:most]:
-        plan, ranks, areas = choice.plan, rank_ms(choice.plan, costs), choice.plan.step_areas.sum(axis=1)
+        plan = choice.plan
+        ranks = rank_ms(choice.plan, costs)
+        areas = choice.plan.step_areas.sum(axis=1)
         lines.append(
             {
                 "mask": mask.name,
@@ -121,10 +127,10 @@ def main(arguments: Sequence[str]) -> int:
         costs = costs_of(options.records)
     except ValueError as error:
         parser.error(str(error))
-    found = []
+    records = []
     for name in options.masks:
         mask = build_mask(name, seqlen=options.ranks * options.tokens, corpus="prolong64k")
-        found += [
+        records += [
             line
             for schedule in SCHEDULES
             for line in lines_of(mask, options.ranks, schedule, costs, options.most)
@@ -139,13 +145,13 @@ def main(arguments: Sequence[str]) -> int:
             f"{100 * float(line['share']):.0f} %",
             *(milliseconds(float(line[key])) for key in ("move_ms", "estimate_ms")),
         )
-        for line in found
+        for line in records
     ]
     caption = (
         f"{options.ranks} ranks × {format_length(options.tokens)} tokens, forward, estimated from costs of "
         "blocks and calls: nothing was measured. Kernels: the mean of ranks, and the rank with most."
     )
-    Table("cp_shardings", caption, COLUMNS, tuple(rows), tuple(found), COLUMNS[:3]).publish(options)
+    Table("cp_shardings", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:3]).publish(options)
     return 0
 
 

@@ -49,7 +49,9 @@ class Clock:
     """Times calls of one kernel on one device, and keeps the times."""
 
     def __init__(self, kernel: Kernel, device: torch.device, measure: Measure) -> None:
-        self._kernel, self._device, self._measure = kernel, device, measure
+        self._kernel = kernel
+        self._device = device
+        self._measure = measure
         self._known: dict[Hashable, Both] = {}
         self._passes: dict[tuple[int, int], Passes] = {}
         self._copy_byte_s = 0.0
@@ -61,7 +63,9 @@ class Clock:
         Args:
             problem: of the heads in question.
         """
-        steps, num_rows, keys = plan.steps(rank), int(plan.sharding.num_tokens[rank]), {}
+        steps = plan.steps(rank)
+        num_rows = int(plan.sharding.num_tokens[rank])
+        keys = {}
         parts = step_masks(plan, rank, merging=self._kernel.merges)
         contributions = contributions_of(parts, num_rows).of_step if self._kernel.merges else {}
         for step in steps:
@@ -96,7 +100,8 @@ class Clock:
         """
         key = problem.mask.digest, len(share.q), len(share.kv), share.local_kv
         if key not in self._known:
-            seqlen, dim = problem.mask.seqlen_q, problem.head_dim
+            seqlen = problem.mask.seqlen_q
+            dim = problem.head_dim
             prepared = self._kernel.prepare(
                 replace(problem, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
             )
@@ -112,7 +117,9 @@ class Clock:
 
     def baseline(self, problem: Problem) -> Both:
         """Times the kernel on one device, in its own layout."""
-        prepared, seqlen, dim = self._kernel.prepare(problem), problem.mask.seqlen_q, problem.head_dim
+        prepared = self._kernel.prepare(problem)
+        seqlen = problem.mask.seqlen_q
+        dim = problem.head_dim
         q, k, v, dout = (
             prepared.to_layout(self.draw(name, (seqlen, heads, dim), problem.dtype))
             for name, heads in (
@@ -135,12 +142,10 @@ class Clock:
         return self._passes[key]
 
     def _time_passes(self, problem: Problem) -> Passes:
-        dim, q_heads, kv_heads, dtype = (
-            problem.head_dim,
-            problem.num_q_heads,
-            problem.num_kv_heads,
-            problem.dtype,
-        )
+        dim = problem.head_dim
+        q_heads = problem.num_q_heads
+        kv_heads = problem.num_kv_heads
+        dtype = problem.dtype
         shapes = [(PASS_ROWS, heads, dim) for heads in (q_heads, kv_heads, kv_heads)]
         wide = [torch.zeros(shape, dtype=torch.float32, device=self._device) for shape in shapes]
         parts = [self.draw(name, shape, dtype) for name, shape in zip(("q", "k", "v"), shapes, strict=True)]
@@ -182,8 +187,11 @@ class _Calls:
     """The steps of one rank, run as `PlanAttention` runs them."""
 
     def __init__(self, clock: Clock, steps: LocalSteps, num_rows: int, problem: Problem) -> None:
-        self._clock, self._steps, self._problem = clock, steps, problem
-        shape, dtype = (num_rows, problem.num_q_heads, problem.head_dim), problem.dtype
+        self._clock = clock
+        self._steps = steps
+        self._problem = problem
+        shape = (num_rows, problem.num_q_heads, problem.head_dim)
+        dtype = problem.dtype
         self._q, self._out, self._dout = (clock.draw(name, shape, dtype) for name in ("q", "out", "dout"))
         keys_of_a_row = problem.mask.area / (problem.mask.num_groups * problem.mask.seqlen_q)
         lse = math.log(max(keys_of_a_row, 1.0)) + 0.5  # of standard normal scores
@@ -193,7 +201,8 @@ class _Calls:
         """steps that are in the totals"""
 
     def both(self, number: int, num_keys: int, *, is_first: bool) -> Both:
-        shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
+        shape = (num_keys, self._problem.num_kv_heads, self._problem.head_dim)
+        dtype = self._problem.dtype
         before = (None, None) if is_first else self._before(number)
         k, v = (self._clock.draw(name, shape, dtype) for name in ("k", "v"))
         sums = (
@@ -227,7 +236,8 @@ class _Calls:
             if step >= number:
                 break
             num_keys = self._steps.steps[step].call.prepared.problem.mask.seqlen_k
-            shape, dtype = (num_keys, self._problem.num_kv_heads, self._problem.head_dim), self._problem.dtype
+            shape = (num_keys, self._problem.num_kv_heads, self._problem.head_dim)
+            dtype = self._problem.dtype
             k, v = (self._clock.draw(name, shape, dtype) for name in ("k", "v"))
             with torch.no_grad():
                 self._steps.forward(step, total, k, v)

@@ -37,7 +37,8 @@ class Target:
         wanted = f"{'≤' if self.at_most else '≥'} {self.text(self.wanted)}"
         if not self.entries:
             return (self.title, wanted, "–", "", "–", "", "", "not measured")
-        least, most = min(self.entries), max(self.entries)
+        least = min(self.entries)
+        most = max(self.entries)
         reached = sum(
             (value <= self.wanted) if self.at_most else (value >= self.wanted) for value, _ in self.entries
         )
@@ -140,10 +141,10 @@ def _ratios(
 ) -> Iterable[Entry]:
     """Yields the speed of each own strategy over a kernel, relative to a peer over its kernel, where both
     were measured."""
-    for run, found in cells.runs(kernel=kernel):
+    for run, run_direction in cells.runs(kernel=kernel):
         ratio = cells.ratio(run, replace(run, strategy=peer[0], kernel=peer[1]), direction)
         if (
-            found == direction
+            run_direction == direction
             and ratio
             and run.strategy in OWN
             and run.mask in masks
@@ -155,9 +156,9 @@ def _ratios(
 def _best(cells: Cells, direction: str) -> Iterable[Entry]:
     """Yields the speed of each own strategy over its fastest kernel, relative to `torch_cp` over cuDNN's."""
     best: dict[Run, tuple[float, str]] = {}
-    for run, found in cells.runs(mask="causal"):
+    for run, run_direction in cells.runs(mask="causal"):
         ratio = cells.ratio(run, replace(run, strategy="torch_cp", kernel="cudnn"), direction)
-        if found == direction and ratio and run.strategy in OWN:
+        if run_direction == direction and ratio and run.strategy in OWN:
             anyhow = replace(run, kernel="cudnn")
             best[anyhow] = max(best.get(anyhow, (0.0, "")), (ratio, run.kernel))
     for run, (ratio, kernel) in best.items():
@@ -172,7 +173,7 @@ def _means(cells: Cells) -> Iterable[Entry]:
             ratio = cells.ratio(run, replace(run, strategy="torch_flex_cp", kernel="flex"), direction)
             if run.mask in MIXED and ratio:
                 ratios.setdefault(run, []).append(ratio)
-        values = [value for found in ratios.values() for value in found]
+        values = [value for ratio in ratios.values() for value in ratio]
         if values:
             mean = math.exp(sum(map(math.log, values)) / len(values))
             yield mean, f"{strategy}, {len({run.mask for run in ratios})} masks, {len(values)} cells"
@@ -180,7 +181,8 @@ def _means(cells: Cells) -> Iterable[Entry]:
 
 def _growth(cells: Cells, fewer: int) -> Iterable[Entry]:
     for run, direction in cells.runs(strategy="ring_p2p", kernel="band", world=fewer):
-        few, many = cells.memory(run, direction), cells.memory(replace(run, world=4), direction)
+        few = cells.memory(run, direction)
+        many = cells.memory(replace(run, world=4), direction)
         if few and many:
             yield (
                 many / few,

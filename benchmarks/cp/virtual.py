@@ -54,7 +54,8 @@ class Bench:
     """Makes the lines of one kernel on one device."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.device = options, torch.device(options.device)
+        self.options = options
+        self.device = torch.device(options.device)
         self.kernel = Registry("kernel").load(options.kernel)
         self.clock = Clock(self.kernel, self.device, MEASURE)
         self.links = LinkSpeeds(
@@ -79,7 +80,8 @@ class Bench:
 
     def _line(self, mask: str, world: int, strategy: str, deadline: float) -> dict[str, Any]:
         cell = self._cell(mask, world, strategy)
-        plugin, problem = Registry("strategy").load(strategy), self._problem(cell)
+        plugin = Registry("strategy").load(strategy)
+        problem = self._problem(cell)
         assert isinstance(plugin, HeadStrategy), "`main` has asked"
         reason = plugin.refusal(problem.mask, cell.call_spec, world, self.kernel, self.device.type)
         if reason is not None:
@@ -91,7 +93,7 @@ class Bench:
         self.steps += [
             {"mask": mask, "world": world, "strategy": strategy} | step for step in ranks.timed_steps()
         ]
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "how": ranks.how,
             "timed_ranks": int(ranks.timed.sum()) * ranks.work.mesh.heads,
         }
@@ -106,14 +108,14 @@ class Bench:
             )
             flops = _flops(cell, problem, direction) / world
             modelled = flops / times.total_s.max() / 1e12
-            found |= {
+            facts |= {
                 f"{direction}_computed_tflops": flops / times.compute_s.max() / 1e12,
                 f"{direction}_imbalance": float(times.compute_s.max() / times.compute_s.mean()),
                 f"{direction}_modelled_tflops": modelled,
                 f"{direction}_of_alone": modelled / baseline[direction],
                 f"{direction}_exposed": float(times.exposed.max()),
             }
-        return found
+        return facts
 
     def baseline(self, mask: str, world: int) -> dict[str, float]:
         """Returns TFLOP/s of the kernel on one GPU, on the same pattern at the length that has the area of
@@ -134,9 +136,9 @@ class Bench:
                 **self._name(mask, world, BASELINE),
                 "how": "one device, the area of one rank",
                 "timed_ranks": 1,
-                **{f"{direction}_computed_tflops": value for direction, value in found.items()},
+                **{f"{direction}_computed_tflops": value for direction, value in rates.items()},
             }
-            for (mask, world), found in self._baselines.items()
+            for (mask, world), rates in self._baselines.items()
         ]
 
     def _name(self, mask: str, world: int, strategy: str) -> dict[str, Any]:
@@ -175,7 +177,9 @@ def _flops(cell: Cell, problem: Problem, direction: str) -> float:
 def try_all(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Returns (lines, timed steps), both by mask, ranks and strategy. Each line gets a share of the time that
     is left."""
-    bench, lines, end = Bench(options), [], time.monotonic() + options.seconds
+    bench = Bench(options)
+    lines = []
+    end = time.monotonic() + options.seconds
     wanted = [
         (mask, world, strategy)
         for strategy in options.strategies
@@ -220,16 +224,16 @@ def told(line: dict[str, Any]) -> tuple[str, ...]:
 
 def rows_of(lines: Sequence[dict[str, Any]], strategies: Sequence[str]) -> list[tuple[str, ...]]:
     """Makes a row for each mask and number of ranks: TFLOP/s computed → modelled of each strategy."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    records: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
-        cells = found.setdefault((line["mask"], str(line["world"])), {})
+        cells = records.setdefault((line["mask"], str(line["world"])), {})
         texts = [] if "reason" in line else [both(line, "computed_tflops", ".0f")]
         if texts and line["strategy"] != BASELINE:
             texts.append(both(line, "modelled_tflops", ".0f"))
         cells[line["strategy"]] = " → ".join(texts) or "–"
     return [
         (*names, *(cells.get(strategy, "") for strategy in (BASELINE, *strategies)))
-        for names, cells in found.items()
+        for names, cells in records.items()
     ]
 
 

@@ -47,8 +47,8 @@ class Part:
     @cached_property
     def pairs(self) -> np.ndarray:
         """Visible pairs (P, T), with those that `longca.cp.schedule.cost` adds for the ends of rows."""
-        found = self.plan.step_areas + UnitCosts.end_pairs * self.plan.step_band_rows
-        return np.where(self.plan.step_areas > 0, found, 0).astype(float)
+        values = self.plan.step_areas + UnitCosts.end_pairs * self.plan.step_band_rows
+        return np.where(self.plan.step_areas > 0, values, 0).astype(float)
 
     def filled(self, direction: str, timed: np.ndarray) -> np.ndarray:
         """Returns all kernels' times; ranks that were not timed are interpolated by pairs."""
@@ -62,15 +62,17 @@ class VirtualRanks:
     """One strategy on one problem."""
 
     def __init__(self, work: WorkPartition, problem: Problem, clock: Clock) -> None:
-        self.work, self._problem, self._clock = work, problem, clock
+        self.work = work
+        self._problem = problem
+        self._clock = clock
         self._keys: dict[tuple[int, int], PartKey] = {}
         """(chunk, number in the group) → its part"""
         self._parts: dict[PartKey, Part] = {}
         self.timed = np.zeros(work.mesh.ring, dtype=bool)
-        for place, chunk in enumerate(work.chunks):
+        for index, chunk in enumerate(work.chunks):
             for number, share in enumerate(chunk.heads.ranks):
                 if share.q:
-                    key = self._keys[place, number] = PartKey(
+                    key = self._keys[index, number] = PartKey(
                         work.mask_groups(chunk, number), len(share.q), share.local_kv
                     )
                     if key not in self._parts:
@@ -88,7 +90,8 @@ class VirtualRanks:
     @property
     def how(self) -> str:
         """Schedule, heads, chunks and sharding, as the notes of a record have them."""
-        mesh, plan = self.work.mesh, self.work.plan
+        mesh = self.work.mesh
+        plan = self.work.plan
         facts = [
             f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "",
             f"heads among {mesh.heads}" if mesh.heads > 1 else "",
@@ -113,12 +116,12 @@ class VirtualRanks:
 
     def _time(self, rank: int) -> None:
         done = set()
-        for (place, number), key in self._keys.items():
+        for (position, number), key in self._keys.items():
             if key in done:
                 continue
             part = self._parts[key]
             if self.work.heads_only:
-                steps = {0: self._clock.heads(part.problem, self.work.chunks[place].heads.ranks[number])}
+                steps = {0: self._clock.heads(part.problem, self.work.chunks[position].heads.ranks[number])}
             else:
                 steps = self._clock.steps(part.plan, rank, part.problem)
             for step, seconds in steps.items():
@@ -128,21 +131,23 @@ class VirtualRanks:
 
     def step_s(self, direction: str) -> dict[tuple[int, int], np.ndarray]:
         """Returns all that ranks compute, in seconds, by chunk and number in the group."""
-        found = {}
-        for (place, number), key in self._keys.items():
+        seconds = {}
+        for (position, number), key in self._keys.items():
             step_s = self._parts[key].filled(direction, self.timed)
             if not self.work.heads_only:
                 self._add_passes(step_s, self._parts[key], direction)
             if self.work.mesh.heads > 1:
                 of_rank = sum(len(chunk.q[number]) for chunk in self.work.chunks)
                 step_s[:, 0] += self._packing_s(direction) * key.num_q / of_rank
-            found[place, number] = step_s
-        return found
+            seconds[position, number] = step_s
+        return seconds
 
     def _add_passes(self, step_s: np.ndarray, part: Part, direction: str) -> None:
         """Adds the elementwise work beside the calls that are timed."""
-        passes, plan = self._clock.passes(part.problem), part.plan
-        rows, last = plan.sharding.num_tokens, plan.num_steps - 1
+        passes = self._clock.passes(part.problem)
+        plan = part.plan
+        rows = plan.sharding.num_tokens
+        last = plan.num_steps - 1
         if direction == "fwd":
             step_s[:, last] += rows * passes.result_s * ((plan.step_areas > 0).sum(axis=1) > 1)
             return
@@ -166,7 +171,7 @@ class VirtualRanks:
         first = {key: where for where, key in reversed(self._keys.items())}
         return [
             {
-                "chunk": place,
+                "chunk": position,
                 "group_rank": number,
                 "ring_rank": rank,
                 "step": step,
@@ -176,7 +181,7 @@ class VirtualRanks:
                 "pairs": part.pairs[rank, step],
                 **{f"{direction}_ms": part.kernels[direction][rank, step] * 1e3 for direction in DIRECTIONS},
             }
-            for key, (place, number) in first.items()
+            for key, (position, number) in first.items()
             for part in [self._parts[key]]
             for rank in np.flatnonzero(self.timed).tolist()
             for step in np.flatnonzero(part.plan.step_areas[rank]).tolist()

@@ -34,9 +34,11 @@ from tools.table import Table, add_options, read_records
 
 NAME = "adapter_cost"
 LIMIT = 0.01
-MOST_ROUNDS, SECONDS_PER_ROW = 30, 0.7
+MOST_ROUNDS = 30
+SECONDS_PER_ROW = 0.7
 AGREEMENT = 0.02  # of the two results: twice what kernels of bf16 are off by
-BLOCK, DENSITY = 64, 0.2
+BLOCK = 64
+DENSITY = 0.2
 HANDS = {**BLOCKS, **CAUSAL}
 COLUMNS = ("kernel", "cell", "adapter, ms", "by hand, ms", "difference", "IQR", "≤ 1 %", "by hand")
 
@@ -147,7 +149,8 @@ def measured(cell: Cell, device: torch.device) -> Row:
 
 
 def _measured(row: Row, cell: Cell, device: torch.device) -> Row:
-    kernel, mask = Registry("kernel").load(cell.kernel), cell_mask(cell)
+    kernel = Registry("kernel").load(cell.kernel)
+    mask = cell_mask(cell)
     reason = kernel.available(device.type) or kernel.supports(cell.call_spec, mask.traits, device.type)
     if reason is not None:
         return replace(row, reason=reason)
@@ -155,7 +158,8 @@ def _measured(row: Row, cell: Cell, device: torch.device) -> Row:
     problem = Problem(
         mask, cell.num_q_heads, cell.num_kv_heads, cell.head_dim, torch.bfloat16, device, needs_backward
     )
-    prepared, inputs = kernel.prepare(problem), make_inputs(cell, device)
+    prepared = kernel.prepare(problem)
+    inputs = make_inputs(cell, device)
     q, k, v, dout = (
         prepared.to_layout(x) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
     )
@@ -176,13 +180,13 @@ def _measured(row: Row, cell: Cell, device: torch.device) -> Row:
     times = in_rounds(
         {name: sampler(call, device) for name, call in calls.items()}, MOST_ROUNDS, SECONDS_PER_ROW
     )
-    found = difference(times["adapter"], times["by hand"])
+    change = difference(times["adapter"], times["by hand"])
     return replace(
         row,
         adapter_ms=statistics.median(times["adapter"]),
         by_hand_ms=statistics.median(times["by hand"]),
-        difference=found.relative,
-        iqr=found.iqr,
+        difference=change.relative,
+        iqr=change.iqr,
     )
 
 
@@ -236,7 +240,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    rows, start = [], time.monotonic()
+    rows = []
+    start = time.monotonic()
     for cell in cells(options):
         if time.monotonic() - start > options.max_seconds:
             row = Row(cell.kernel, title(cell), reason=f"not begun: {options.max_seconds:.0f} s were over")

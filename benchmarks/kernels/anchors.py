@@ -32,9 +32,9 @@ def compare(anchors: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
         for direction in ("fwd", "bwd"):
             by_hand = getattr(anchor, f"{direction}_tflops")
             if pd.notna(by_hand):
-                found = _nearest(anchor, direction, records)
-                ours = float("nan") if found is None else found.tflops
-                verdict = _verdict(anchor.density, by_hand, found)
+                nearest = _nearest(anchor, direction, records)
+                ours = float("nan") if nearest is None else nearest.tflops
+                verdict = _verdict(anchor.density, by_hand, nearest)
                 rows.append(
                     {
                         "kernel": anchor.kernel,
@@ -42,7 +42,7 @@ def compare(anchors: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
                         "tokens": anchor.seqlen,
                         "direction": direction,
                         "density by hand": anchor.density,
-                        "density": float("nan") if found is None else found.density,
+                        "density": float("nan") if nearest is None else nearest.density,
                         "by hand": by_hand,
                         "longca": ours,
                         "ratio": ours / by_hand,

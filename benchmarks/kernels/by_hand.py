@@ -183,8 +183,10 @@ def fa2_sparse(given: Given) -> Hand:
 
     assert given.visible is not None
     q, k, v, dout = given.laid_out("THD")
-    of_queries, of_keys = block_lists(given.visible), block_lists(given.visible.transpose(1, 2))
-    blocks, scale = (given.block, given.block), given.scale
+    of_queries = block_lists(given.visible)
+    of_keys = block_lists(given.visible.transpose(1, 2))
+    blocks = (given.block, given.block)
+    scale = given.scale
     tuning = sparse_tuning(q.shape[-1], blocks)
     if not given.needs_backward:
         return Hand(lambda: sparse_forward(q, k, v, *of_queries, blocks, scale, tuning.forward), "THD")

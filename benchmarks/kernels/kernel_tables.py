@@ -19,7 +19,9 @@ from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from tools.table import Table, add_options
 
-SEQLEN, SHORT, HEADS = 32768, 8192, (64, 8)
+SEQLEN = 32768
+SHORT = 8192
+HEADS = (64, 8)
 Pick = Callable[[pd.DataFrame], pd.DataFrame]
 
 
@@ -129,10 +131,10 @@ def _both(
             & ~own.mask_params.str.contains("paper_compat=True")
         ]
     )
-    found = [chosen[chosen.direction == direction].tflops for direction in ("fwd", "bwd")]
-    if all(values.empty for values in found):
+    columns = [chosen[chosen.direction == direction].tflops for direction in ("fwd", "bwd")]
+    if all(values.empty for values in columns):
         return ""
-    return " / ".join("–" if values.empty else f"{combine(values):.0f}" for values in found)
+    return " / ".join("–" if values.empty else f"{combine(values):.0f}" for values in columns)
 
 
 def _short(value: float) -> str:

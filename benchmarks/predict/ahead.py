@@ -63,7 +63,8 @@ class AheadCell:
 def predicted(study: str, gpu: str, ranks: int | None = None) -> list[AheadCell]:
     """Predictions for each cell of a study that is for several GPUs, or for so many ranks, and that can
     run."""
-    found, plans = [], {}
+    cells = []
+    plans = {}
     for cell in load_study(study).cells():
         if cell.kind != "cp" or ranks not in (None, cell.world):
             continue
@@ -80,21 +81,22 @@ def predicted(study: str, gpu: str, ranks: int | None = None) -> list[AheadCell]
                 ),
                 {},
             )
-        found += _predicted(cell, *plans[key])
-    return found
+        cells += _predicted(cell, *plans[key])
+    return cells
 
 
 def _predicted(cell: Cell, both: AdviceQuestion, shared: dict[Any, Any]) -> list[AheadCell]:
     # a cell of one direction is planned for that direction, as the engine does it
     call = replace(both.call, direction=cell.direction)
     question = replace(both, call=call, directions=(cell.direction,))
-    one = candidate_of(question, str(cell.strategy), cell.kernel, shared, cell.strategy_params)
-    if isinstance(one, str):
+    candidate = candidate_of(question, str(cell.strategy), cell.kernel, shared, cell.strategy_params)
+    if isinstance(candidate, str):
         return []
-    predictions = predict_each(one, question, with_range(links_of(question.network)))
-    made, lent = predictions[0], replace(question, fitted=question.reference)
-    low_s, high_s = interval_s(one, predictions, question)
-    by_peak = None if lent.is_fitted_gpu else round(predict(one, lent).seconds * 1e3, 3)
+    predictions = predict_each(candidate, question, with_range(links_of(question.network)))
+    made = predictions[0]
+    lent = replace(question, fitted=question.reference)
+    low_s, high_s = interval_s(candidate, predictions, question)
+    by_peak = None if lent.is_fitted_gpu else round(predict(candidate, lent).seconds * 1e3, 3)
     params = (
         f"{key}={value}" for key, value in cell.mask_params.items() if key in TOLD and value is not False
     )
@@ -145,41 +147,42 @@ def measured_ms(records: Iterable[Record]) -> dict[str, float]:
 
 def table(cells: Sequence[AheadCell], known: dict[str, float]) -> Table:
     """One line for each cell; with a measurement where there is one."""
-    rows, records = [], []
-    for one in cells:
-        ms = known.get(one.cell_id)
-        error = None if ms is None else ms / one.predicted_ms - 1
-        records.append({**asdict(one), "measured_ms": ms, "error": error})
+    rows = []
+    records = []
+    for cell in cells:
+        ms = known.get(cell.cell_id)
+        error = None if ms is None else ms / cell.predicted_ms - 1
+        records.append({**asdict(cell), "measured_ms": ms, "error": error})
         found = ("", "") if ms is None or error is None else (f"{ms:.2f}", f"{100 * error:+.1f} %")
         rows.append(
             (
-                one.method,
-                one.mask,
-                format_length(one.tokens_per_gpu),
-                one.heads,
-                one.direction,
-                f"{one.predicted_ms:.2f}",
-                f"{one.low_ms:.2f}–{one.high_ms:.2f}",
+                cell.method,
+                cell.mask,
+                format_length(cell.tokens_per_gpu),
+                cell.heads,
+                cell.direction,
+                f"{cell.predicted_ms:.2f}",
+                f"{cell.low_ms:.2f}–{cell.high_ms:.2f}",
                 *found,
             )
         )
     columns = ("method", "mask", "tokens a GPU", "heads", "", "predicted ms", "90 %", "measured ms", "error")
     checked = [line for line in records if line["error"] is not None]
     errors = [abs(line["error"]) for line in checked]
-    told = f"{len(cells)} cells, predicted before any was measured."
+    caption = f"{len(cells)} cells, predicted before any was measured."
     if errors:
         inside = sum(line["low_ms"] <= line["measured_ms"] <= line["high_ms"] for line in checked)
-        told += (
+        caption += (
             f" Of {len(errors)} that were measured since, the median error is {100 * median(errors):.1f} %, "
             f"{sum(error <= 0.12 for error in errors)} are within 12 %, and {inside} lie in their interval."
         )
         lent = [abs(line["measured_ms"] / line["by_peak_ms"] - 1) for line in checked if line["by_peak_ms"]]
         if lent:
-            told += (
+            caption += (
                 f" By another GPU's kernels and the share of peaks the median error would have been "
                 f"{100 * median(lent):.1f} %."
             )
-    return Table("predict_ahead", told, columns, tuple(rows), tuple(records), columns[:5])
+    return Table("predict_ahead", caption, columns, tuple(rows), tuple(records), columns[:5])
 
 
 def main(arguments: Sequence[str]) -> int:

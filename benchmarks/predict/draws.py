@@ -22,7 +22,9 @@ from longca.lab.studies.cell import DRAWS
 from longca.masks import build_mask
 from tools.table import Table, add_options
 
-KERNEL, PROFILE, HEADS = "band", "h100-ib400", (64, 8)
+KERNEL = "band"
+PROFILE = "h100-ib400"
+HEADS = (64, 8)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,7 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--masks", type=lambda text: names(text, known), default=known, help=", ".join(known))
     add_options(parser)
     options = parser.parse_args(arguments)
-    rows, records = [], []
+    rows = []
+    records = []
     for name in options.masks:
         for direction in options.directions:
             begun = time.process_time()
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
                 }
                 firsts[min(ran, key=ran.__getitem__)] += 1
             times = answer.best.by_seed.values()
-            told = ", ".join(f"{title} {count}" for title, count in firsts.most_common())
+            counts = ", ".join(f"{title} {count}" for title, count in firsts.most_common())
             spread = f"{number(min(times) * 1e3)}–{number(max(times) * 1e3)}"
             rows.append(
                 (
@@ -66,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
                     answer.best.candidate.title,
                     number(answer.best.prediction.seconds * 1e3),
                     spread,
-                    told,
+                    counts,
                     f"{seconds:.1f}",
                 )
             )

@@ -39,8 +39,13 @@ from tools.pages import put
 from tools.table import Table, add_options
 
 # wanted: the median error, that of 95 % of cells, and the coverage of intervals
-MEDIAN, MOST, COVERAGE = 0.04, 0.12, 0.9
-RIGHT, REGRET, MOST_REGRET = 0.9, 0.01, 0.05  # wanted of choices
+MEDIAN = 0.04
+MOST = 0.12
+COVERAGE = 0.9
+# wanted of choices
+RIGHT = 0.9
+REGRET = 0.01
+MOST_REGRET = 0.05
 FEWEST = 10  # cells of a number of GPUs, to be told apart
 EMPTY = "–"
 
@@ -68,10 +73,13 @@ def worlds(cells: Iterable[MeasuredCell]) -> list[int]:
 
 def kernels(fitted: FittedKernels) -> Table:
     """The errors of kernels on one GPU."""
-    rows, found = [], []
+    rows = []
+    entries = []
     for model in fitted.models:
-        masks, lengths, calls = model.by_mask, model.by_length, (*filter(None, [model.way]), *model.form)
-        found.append(
+        masks = model.by_mask
+        lengths = model.by_length
+        calls = (*filter(None, [model.way]), *model.form)
+        entries.append(
             {
                 "kernel": model.kernel,
                 "direction": model.direction,
@@ -103,24 +111,25 @@ def kernels(fitted: FittedKernels) -> Table:
         "the power limit."
     )
     columns = ("kernel", "", "calls", "records", "by mask", "95 %", "by length", "95 %", "long calls")
-    return Table("predict_kernels", caption, columns, tuple(rows), tuple(found), columns[:3])
+    return Table("predict_kernels", caption, columns, tuple(rows), tuple(entries), columns[:3])
 
 
 def strategies(residuals: Sequence[Residual]) -> Table:
     """The errors of strategies by ranks, length and direction."""
-    rows, found = [], []
-    cells = [one.cell.record.cell for one in residuals]
+    rows = []
+    entries = []
+    cells = [residual.cell.record.cell for residual in residuals]
     for world, tokens in sorted({(cell.world, cell.seqlen // cell.world) for cell in cells}):
         texts = []
         for name in (*OWN, *PAPER):
             here = [
-                one.error
-                for one, cell in zip(residuals, cells, strict=True)
+                residual.error
+                for residual, cell in zip(residuals, cells, strict=True)
                 if (cell.world, cell.seqlen // cell.world, cell.strategy) == (world, tokens, name)
             ]
             texts.append(median_and_most(here))
             if here:
-                found.append(
+                entries.append(
                     {
                         "world": world,
                         "tokens": tokens,
@@ -141,30 +150,35 @@ def strategies(residuals: Sequence[Residual]) -> Table:
         caption,
         ("GPUs × tokens", *OWN, *PAPER),
         tuple(rows),
-        tuple(found),
+        tuple(entries),
         ("GPUs × tokens",),
     )
 
 
 def masks(residuals: Sequence[Residual]) -> Table:
     """The errors of own strategies by mask."""
-    rows, found = [], []
-    own = [one for one in residuals if one.cell.record.cell.strategy in OWN]
-    gpus = worlds(one.cell for one in own)
+    rows = []
+    entries = []
+    own = [residual for residual in residuals if residual.cell.record.cell.strategy in OWN]
+    gpus = worlds(entry.cell for entry in own)
     columns = ["mask", *(text for world in gpus for text in (f"{world} GPUs, forward", "backward"))]
-    for mask in sorted({one.cell.record.cell.mask for one in own}):
+    for mask in sorted({entry.cell.record.cell.mask for entry in own}):
         texts = []
         for world in gpus:
             for direction in ("fwd", "bwd"):
                 here = [
-                    one.error
-                    for one in own
-                    if (one.cell.record.cell.mask, one.cell.record.cell.world, one.cell.record.cell.direction)
+                    entry.error
+                    for entry in own
+                    if (
+                        entry.cell.record.cell.mask,
+                        entry.cell.record.cell.world,
+                        entry.cell.record.cell.direction,
+                    )
                     == (mask, world, direction)
                 ]
                 texts.append(median_and_most(here))
                 if here:
-                    found.append(
+                    entries.append(
                         {
                             "mask": mask,
                             "world": world,
@@ -180,39 +194,38 @@ def masks(residuals: Sequence[Residual]) -> Table:
         "The same by mask, own strategies.",
         tuple(columns),
         tuple(rows),
-        tuple(found),
+        tuple(entries),
         ("mask",),
     )
 
 
 def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.ndarray]]) -> Table:
     """Errors and coverage by the way of holding out, against what is wanted."""
-    own = [one for one in residuals if one.cell.record.cell.strategy in OWN]
+    own = [residual for residual in residuals if residual.cell.record.cell.strategy in OWN]
     ways = {
         "by mask, kernels fitted without it": residuals,
         "by mask, own strategies": own,
         **{
             f"by mask, own strategies, {world} GPUs": [
-                one for one in own if one.cell.record.cell.world == world
+                entry for entry in own if entry.cell.record.cell.world == world
             ]
-            for world in worlds(one.cell for one in own)[:-1]
+            for world in worlds(entry.cell for entry in own)[:-1]
         },
     }
-    errors_of = {way: np.array([one.error for one in here]) for way, here in ways.items()} | {
+    errors_of = {way: np.array([entry.error for entry in here]) for way, here in ways.items()} | {
         f"by {way}, messages fitted without {name}": values
         for way, parts in groups.items()
         for name, values in parts.items()
     }
-    rows, found = [], []
+    rows = []
+    entries = []
     for way, errors in errors_of.items():
         size = np.abs(errors)
-        median, most, inside = (
-            float(np.median(size)),
-            float(np.quantile(size, 0.95)),
-            float((size <= MOST).mean()),
-        )
+        median = float(np.median(size))
+        most = float(np.quantile(size, 0.95))
+        inside = float((size <= MOST).mean())
         met = "met" if median <= MEDIAN and inside >= 0.95 else "missed"
-        found.append(
+        entries.append(
             {
                 "held_out": way,
                 "cells": len(errors),
@@ -225,49 +238,57 @@ def splits(residuals: Sequence[Residual], groups: Mapping[str, Mapping[str, np.n
         rows.append((way, str(len(errors)), percent(median), percent(most), percent(inside), met))
     caption = f"Wanted: a median of at most {percent(MEDIAN)}, and 95 % of cells within {percent(MOST)}."
     columns = ("held out", "cells", "median", "95 % below", "within 12 %", "verdict")
-    return Table("predict_splits", caption, columns, tuple(rows), tuple(found), (columns[0], columns[-1]))
+    return Table("predict_splits", caption, columns, tuple(rows), tuple(entries), (columns[0], columns[-1]))
 
 
 def coverage(residuals: Sequence[Residual]) -> Table:
     """The share of cells that lie in the intervals fitted on other cells."""
     ways = {
-        "ranks": lambda one: one.cell.record.cell.world,
-        "mask": lambda one: one.cell.record.cell.mask,
-        "direction": lambda one: one.cell.record.cell.direction,
+        "ranks": lambda entry: entry.cell.record.cell.world,
+        "mask": lambda entry: entry.cell.record.cell.mask,
+        "direction": lambda entry: entry.cell.record.cell.direction,
     }
-    rows, found = [], []
+    rows = []
+    entries = []
     for way, group in ways.items():
         inside = total = 0
         for strategy in (*OWN, *PAPER):
-            here = [one for one in residuals if one.cell.record.cell.strategy == strategy]
-            for name in sorted({group(one) for one in here}, key=str):
-                rest = [one.error for one in here if group(one) != name]
+            here = [residual for residual in residuals if residual.cell.record.cell.strategy == strategy]
+            for name in sorted({group(entry) for entry in here}, key=str):
+                rest = [entry.error for entry in here if group(entry) != name]
                 if len(rest) < 10:
                     continue
                 interval = Interval.of(rest)
-                of_group = [interval.low <= one.error <= interval.high for one in here if group(one) == name]
-                inside, total = inside + sum(of_group), total + len(of_group)
+                of_group = [
+                    interval.low <= entry.error <= interval.high for entry in here if group(entry) == name
+                ]
+                inside = inside + sum(of_group)
+                total = total + len(of_group)
         if not total:
             continue  # a single group has no others
         share = inside / total
         met = "met" if abs(share - COVERAGE) <= 0.05 else "missed"
-        found.append({"intervals_without": way, "cells": total, "coverage": share, "verdict": met})
+        entries.append({"intervals_without": way, "cells": total, "coverage": share, "verdict": met})
         rows.append((f"intervals of the same strategy, without the {way}", str(total), percent(share), met))
     columns = ("intervals", "cells", "inside", "verdict")
     caption = "Intervals are to hold 90 % of the cells, give or take 5."
-    return Table("predict_coverage", caption, columns, tuple(rows), tuple(found), (columns[0], columns[-1]))
+    return Table("predict_coverage", caption, columns, tuple(rows), tuple(entries), (columns[0], columns[-1]))
 
 
-def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
+def choice_table(choices: Sequence[Choice], repeats: np.ndarray) -> Table:
     """The share of cases in which each rule takes the best strategy, and its loss in the others."""
-    rows, lines = [], []
-    for rule in dict.fromkeys(one.rule for one in found):
-        of_rule = {"all": found}
-        if len(ranks := sorted({int(str(one.setting[0])) for one in found})) > 1:
-            of_rule |= {f"{world} GPUs": [one for one in found if one.setting[0] == world] for world in ranks}
+    rows = []
+    lines = []
+    for rule in dict.fromkeys(choice.rule for choice in choices):
+        of_rule = {"all": choices}
+        if len(ranks := sorted({int(str(choice.setting[0])) for choice in choices})) > 1:
+            of_rule |= {
+                f"{world} GPUs": [choice for choice in choices if choice.setting[0] == world]
+                for world in ranks
+            }
         for name, here in of_rule.items():
-            regrets = np.array([one.regret for one in here if one.rule == rule])
-            right = np.array([one.is_right for one in here if one.rule == rule])
+            regrets = np.array([entry.regret for entry in here if entry.rule == rule])
+            right = np.array([entry.is_right for entry in here if entry.rule == rule])
             if not len(regrets):
                 continue
             met = right.mean() >= RIGHT and regrets.mean() <= REGRET and regrets.max() <= MOST_REGRET
@@ -304,14 +325,16 @@ def choice_table(found: Sequence[Choice], repeats: np.ndarray) -> Table:
     return Table("predict_choices", caption, columns, tuple(rows), tuple(lines), (*columns[:2], columns[-1]))
 
 
-def wrong(found: Sequence[Choice]) -> Table:
+def wrong(choices: Sequence[Choice]) -> Table:
     """The settings in which the predicted best costs more than is wanted."""
     here = sorted(
-        (one for one in found if one.rule == "predicted" and not one.is_right), key=lambda one: -one.regret
+        (choice for choice in choices if choice.rule == "predicted" and not choice.is_right),
+        key=lambda entry: -entry.regret,
     )
-    lines, rows = [], []
-    for one in here:
-        world, seqlen, mask, _, kernel, direction, _ = one.setting
+    lines = []
+    rows = []
+    for entry in here:
+        world, seqlen, mask, _, kernel, direction, _ = entry.setting
         where = f"{world} × {format_length(int(str(seqlen)) // int(str(world)))}"
         lines.append(
             {
@@ -319,12 +342,14 @@ def wrong(found: Sequence[Choice]) -> Table:
                 "mask": mask,
                 "kernel": kernel,
                 "direction": direction,
-                "taken": one.taken,
-                "best": one.best,
-                "regret": one.regret,
+                "taken": entry.taken,
+                "best": entry.best,
+                "regret": entry.regret,
             }
         )
-        rows.append((where, str(mask), str(kernel), str(direction), one.taken, one.best, percent(one.regret)))
+        rows.append(
+            (where, str(mask), str(kernel), str(direction), entry.taken, entry.best, percent(entry.regret))
+        )
     columns = ("GPUs × tokens", "mask", "kernel", "", "predicted best", "measured best", "regret")
     return Table(
         "predict_wrong",
@@ -349,20 +374,20 @@ def conclusion(
         ways, intervals, rules: the unrounded lines of `splits`, `coverage` and `choice_table`.
     """
     first = ways[0]
-    ours = next(one for one in rules if one["rule"] == "predicted")
-    others = [one for one in rules if one["rule"] != "predicted" and one["settings"] == ours["settings"]]
-    best = min(others, key=lambda one: float(one["mean_regret"]))
-    inside = [float(one["coverage"]) for one in intervals]
+    ours = next(rule for rule in rules if rule["rule"] == "predicted")
+    others = [rule for rule in rules if rule["rule"] != "predicted" and rule["settings"] == ours["settings"]]
+    best = min(others, key=lambda entry: float(entry["mean_regret"]))
+    inside = [float(interval["coverage"]) for interval in intervals]
     missed = [
-        f"{one['held_out']}: median {percent(float(one['median']))}, {percent(float(one['within']))} within "
+        f"{way['held_out']}: median {percent(float(way['median']))}, {percent(float(way['within']))} within "
         f"{percent(MOST)}"
-        for one in ways
-        if one["verdict"] == "missed"
+        for way in ways
+        if way["verdict"] == "missed"
     ]
     missed += [
-        f"{one['intervals_without']} held out: intervals hold {percent(float(one['coverage']))}"
-        for one in intervals
-        if one["verdict"] == "missed"
+        f"{interval['intervals_without']} held out: intervals hold {percent(float(interval['coverage']))}"
+        for interval in intervals
+        if interval["verdict"] == "missed"
     ]
     wanted = (
         (
@@ -410,7 +435,8 @@ def main(arguments: Sequence[str]) -> int:
             "strategy": lambda cell: str(cell.record.cell.strategy),
         },
     )
-    first, intervals = splits(residuals, groups), coverage(residuals)
+    first = splits(residuals, groups)
+    intervals = coverage(residuals)
     rules = choice_table(choices(residuals), repeated(settings_of(residuals)))
     fitted = fitted_of(cells)
     for table in (

@@ -49,35 +49,34 @@ def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Re
     records = list(records)
     rests = usual_protocol(records)
     cells = [cell for cell in cells if has_rests(cell.record) == rests]
-    kernels, device = {cell.record.cell.kernel for cell in cells}, fitted_of(cells).device
+    kernels = {cell.record.cell.kernel for cell in cells}
+    device = fitted_of(cells).device
     singles = [record for record in to_fit(records) if record.cell.kernel in kernels]
     groups: dict[tuple[str, str], list[Sample]] = {}
     for record, sample in zip(singles, samples(singles), strict=True):
         groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)
-    found = []
+    residuals = []
     for mask in sorted({cell.record.cell.mask for cell in cells}):
         here = [cell for cell in cells if cell.record.cell.mask == mask]
         models = []
         for key in sorted({(cell.record.cell.kernel, cell.record.cell.direction) for cell in here}):
             rest = [sample for sample in groups.get(key, ()) if sample.mask.split()[0] != mask]
             models += fit_forms(*key, rest, judged=False) if len(rest) >= FEWEST else []
-        found += with_kernels(here, FittedKernels(device, (), tuple(models)))
-    return found
+        residuals += with_kernels(here, FittedKernels(device, (), tuple(models)))
+    return residuals
 
 
 def with_kernels(cells: Iterable[MeasuredCell], fitted: FittedKernels) -> list[Residual]:
     """The cells whose kernel is among the fitted ones."""
     hardware = load_hardware()
-    networks, bandwidth = (
-        {one.name: links_of(one) for one in hardware.networks},
-        (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9,
-    )
-    found = []
+    networks = {network.name: links_of(network) for network in hardware.networks}
+    bandwidth = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9
+    residuals = []
     for cell in cells:
         device = cell.device(fitted, bandwidth * PASS_EFFICIENCY)
         if device is not None:
-            found.append(Residual(cell, cell.forecast_s(device, networks[cell.profile])))
-    return found
+            residuals.append(Residual(cell, cell.forecast_s(device, networks[cell.profile])))
+    return residuals
 
 
 def by_group(
@@ -90,17 +89,18 @@ def by_group(
     """
     points = list(itertools.product(*LINK_GRID))
     ratios = predicted(cells, points)
-    found: dict[str, dict[str, np.ndarray]] = {}
+    errors_of: dict[str, dict[str, np.ndarray]] = {}
     for way, group in ways.items():
-        groups, found[way] = [group(cell) for cell in cells], {}
+        groups = [group(cell) for cell in cells]
+        errors_of[way] = {}
         if len(set(groups)) == 1:
             continue  # nothing is left to be fitted on
         for name in sorted(set(groups), key=str):
             inside = np.array([other == name for other in groups])
             values = 1 / ratios[int(misses(ratios[:, ~inside]).argmin()), inside] - 1
             if not np.isnan(values).all():
-                found[way][str(name)] = values[~np.isnan(values)]
-    return found
+                errors_of[way][str(name)] = values[~np.isnan(values)]
+    return errors_of
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ themselves"""
 
 def settings_of(residuals: Iterable[Residual]) -> Settings:
     """The cells of own strategies by their setting."""
-    found: Settings = {}
-    for one in residuals:
-        cell = one.cell.record.cell
+    settings: Settings = {}
+    for residual in residuals:
+        cell = residual.cell.record.cell
         if cell.strategy in OWN and not cell.strategy_params:
             key = (
                 cell.world,
@@ -141,24 +141,24 @@ def settings_of(residuals: Iterable[Residual]) -> Settings:
                 cell.direction,
                 cell.seed,
             )
-            found.setdefault(key, {})[str(cell.strategy)] = one
-    return found
+            settings.setdefault(key, {})[str(cell.strategy)] = residual
+    return settings
 
 
 def repeated(settings: Settings) -> np.ndarray:
     """By how much two records of one plan differ, (n,): strategies may choose the same plan, and each is
     measured for itself."""
-    found = []
+    values = []
     for ran in settings.values():
-        for one, other in itertools.combinations(ran.values(), 2):
-            if _plan(one) and _plan(one) == _plan(other):
-                quick, slow = sorted((one.cell.seconds, other.cell.seconds))
-                found.append(slow / quick - 1)
-    return np.array(found)
+        for first, other in itertools.combinations(ran.values(), 2):
+            if _plan(first) and _plan(first) == _plan(other):
+                quick, slow = sorted((first.cell.seconds, other.cell.seconds))
+                values.append(slow / quick - 1)
+    return np.array(values)
 
 
-def _plan(one: Residual) -> str:
-    notes = "; ".join(one.cell.record.notes).replace("heads among 2; heads in", "heads in")
+def _plan(residual: Residual) -> str:
+    notes = "; ".join(residual.cell.record.notes).replace("heads among 2; heads in", "heads in")
     return "; ".join(note for note in notes.split("; ") if not note.startswith("messages"))
 
 
@@ -167,7 +167,8 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
 
     Strategies that made the same plan took the quickest of its records: what delays a call only lengthens it.
     """
-    settings, found = settings_of(residuals), []
+    settings = settings_of(residuals)
+    made = []
     sure = float(np.quantile(repeated(settings), REPEATS_WITHIN))
     for key, ran in settings.items():
         if len(ran) < 3:
@@ -181,22 +182,23 @@ def choices(residuals: Sequence[Residual]) -> list[Choice]:
         }
         for rule, taken in rules.items():
             noise = max(ran[taken].cell.noise, ran[best].cell.noise, sure)
-            found.append(Choice(key, rule, taken, best, seconds[taken] / seconds[best] - 1, noise))
-    return found
+            made.append(Choice(key, rule, taken, best, seconds[taken] / seconds[best] - 1, noise))
+    return made
 
 
 def _seconds_of_plans(ran: Mapping[str, Residual]) -> dict[str, float]:
     """Strategy → the least seconds among the strategies with its plan."""
-    plans = {name: _plan(one) or name for name, one in ran.items()}
+    plans = {name: _plan(entry) or name for name, entry in ran.items()}
     return {
-        name: min(one.cell.seconds for other, one in ran.items() if plans[other] == plan)
+        name: min(first.cell.seconds for other, first in ran.items() if plans[other] == plan)
         for name, plan in plans.items()
     }
 
 
-def _present_s(one: Residual) -> float:
+def _present_s(residual: Residual) -> float:
     """Seconds by the estimate from areas that `strategy="auto"` had before there was this model."""
-    work, cell = one.cell.work, one.cell.record.cell
+    work = residual.cell.work
+    cell = residual.cell.record.cell
     assert work is not None, "an own strategy"
     forward = estimated_s(work, cell.call_spec, LinkSpeeds(), needs_backward=False)
     return (

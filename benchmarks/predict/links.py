@@ -43,27 +43,27 @@ def fitted_of(cells: Sequence[MeasuredCell]) -> FittedKernels:
         UserError: they are of several GPUs, or of one without models.
     """
     names = {device_of(cell.record) for cell in cells}
-    found = fitted_on(names) if len(names) == 1 else None
-    if found is None:
+    fitted = fitted_on(names) if len(names) == 1 else None
+    if fitted is None:
         raise UserError(
             f"Records of {', '.join(sorted(names)) or 'no GPU'} cannot be judged",
             todo="Give those of one GPU that `python -m tools.fitted` fits",
         )
-    return found
+    return fitted
 
 
 def predicted(cells: Sequence[MeasuredCell], points: Sequence[Point]) -> np.ndarray:
     """Predicted over measured seconds of each cell at each point of the grid, (points, cells)."""
     fitted = fitted_of(cells)
     bandwidth = (load_hardware().bandwidth_gb_s(fitted.device) or 0) * 1e9
-    found = np.full((len(points), len(cells)), np.nan)
+    values = np.full((len(points), len(cells)), np.nan)
     for number, (gb_s, us, overlap, efficiency) in enumerate(points):
         links = LinkSpeeds(gb_s * 1e9, message_s=us * 1e-6, overlap_slowdown=overlap)
-        for place, cell in enumerate(cells):
+        for index, cell in enumerate(cells):
             device = cell.device(fitted, bandwidth * efficiency)
             if device is not None:
-                found[number, place] = cell.forecast_s(device, links) / cell.seconds
-    return found
+                values[number, index] = cell.forecast_s(device, links) / cell.seconds
+    return values
 
 
 def misses(ratios: np.ndarray) -> np.ndarray:
@@ -82,15 +82,15 @@ def main(arguments: Sequence[str]) -> int:
         :: options.each
     ]
     points = list(itertools.product(*GRID.values()))
-    found = misses(predicted(cells, points))
-    best = points[int(found.argmin())]
+    missed = misses(predicted(cells, points))
+    best = points[int(missed.argmin())]
     print(
         f"{len(cells)} cells; best: "
         + ", ".join(f"{name} {value:g}" for name, value in zip(GRID, best, strict=True))
-        + f"; mean error {found.min():.2%}"
+        + f"; mean error {missed.min():.2%}"
     )
-    for place, (name, values) in enumerate(GRID.items()):
-        others = [found[points.index((*best[:place], value, *best[place + 1 :]))] for value in values]
+    for index, (name, values) in enumerate(GRID.items()):
+        others = [missed[points.index((*best[:index], value, *best[index + 1 :]))] for value in values]
         print(
             f"{name}: "
             + ", ".join(f"{value:g} {miss:.2%}" for value, miss in zip(values, others, strict=True))

@@ -27,7 +27,9 @@ from longca.masks.build import build_mask
 from tools.table import Table, add_options
 
 SEEDS = tuple(range(8))  # draws of documents; the source has taken the mean over some, too
-SOURCE, PROFILE, CORPUS = "magiattention_h100", "h100-ib400", "prolong64k"
+SOURCE = "magiattention_h100"
+PROFILE = "h100-ib400"
+CORPUS = "prolong64k"
 TAKEN = {
     "ulysses": "ulysses",
     "ring_p2p": "paper_style_ring",
@@ -56,7 +58,7 @@ def points() -> list[PublishedPoint]:
         for rate in load_published()
         if rate.source == SOURCE and rate.strategy in TAKEN and rate.world and rate.seqlen
     ]
-    found = []
+    published = []
     for (mask_name, world, seqlen, direction), group in itertools.groupby(
         sorted(rates, key=_setting), key=_setting
     ):
@@ -74,36 +76,38 @@ def points() -> list[PublishedPoint]:
                     candidate_of(question, TAKEN[str(rate.strategy)], kernel, shared)
                     for question, shared in draws
                 ]
-                if not any(isinstance(one, str) for one in ways):
+                if not any(isinstance(way, str) for way in ways):
                     work = sum(question.flops(direction) for question, _ in draws) / world / 1e12
                     seconds = sum(
-                        predict(one, question).seconds
-                        for one, (question, _) in zip(ways, draws, strict=True)
-                        if not isinstance(one, str)
+                        predict(way, question).seconds
+                        for way, (question, _) in zip(ways, draws, strict=True)
+                        if not isinstance(way, str)
                     )
-                    found.append(PublishedPoint(rate, kernel, work / seconds))
+                    published.append(PublishedPoint(rate, kernel, work / seconds))
                     break
-    return found
+    return published
 
 
 def _setting(rate: PublishedRate) -> tuple[str, int, int, str]:
     return rate.mask, rate.world or 0, rate.seqlen or 0, rate.direction
 
 
-def table(found: Sequence[PublishedPoint]) -> Table:
+def table(points: Sequence[PublishedPoint]) -> Table:
     """Level and shape of each curve."""
-    rows, records = [], []
+    rows = []
+    records = []
     curves: dict[tuple[str, str, str], list[PublishedPoint]] = {}
-    for one in found:
-        curves.setdefault((one.rate.mask, one.rate.direction, str(one.rate.strategy)), []).append(one)
+    for point in points:
+        curves.setdefault((point.rate.mask, point.rate.direction, str(point.rate.strategy)), []).append(point)
     for (mask, direction, strategy), curve in curves.items():
-        curve.sort(key=lambda one: one.rate.world or 0)
-        first, last = curve[0], curve[-1]
-        level = float(np.exp(np.mean([np.log(one.tflops / one.rate.tflops_per_device) for one in curve])))
-        published, predicted = (
-            last.rate.tflops_per_device / first.rate.tflops_per_device,
-            last.tflops / first.tflops,
+        curve.sort(key=lambda entry: entry.rate.world or 0)
+        first = curve[0]
+        last = curve[-1]
+        level = float(
+            np.exp(np.mean([np.log(point.tflops / point.rate.tflops_per_device) for point in curve]))
         )
+        published = last.rate.tflops_per_device / first.rate.tflops_per_device
+        predicted = last.tflops / first.tflops
         records.append(
             {
                 "mask": mask,
@@ -120,16 +124,17 @@ def table(found: Sequence[PublishedPoint]) -> Table:
                 direction,
                 strategy,
                 first.kernel,
-                " ".join(f"{one.rate.tflops_per_device:.0f}" for one in curve),
-                " ".join(f"{one.tflops:.0f}" for one in curve),
+                " ".join(f"{point.rate.tflops_per_device:.0f}" for point in curve),
+                " ".join(f"{point.tflops:.0f}" for point in curve),
                 f"{level:.2f}",
                 f"{published:.2f}",
                 f"{predicted:.2f}",
             )
         )
-    right, clear = order(found)
+    right, clear = order(points)
     close = sum(
-        abs(np.log(one["predicted_shape"] / one["published_shape"])) < np.log(1.25) for one in records
+        abs(np.log(record["predicted_shape"] / record["published_shape"])) < np.log(1.25)
+        for record in records
     )
     caption = (
         "Published and predicted TFLOP/s a GPU on 8, 16, 32 and 64 H100s. Of two strategies that differ by "
@@ -150,15 +155,15 @@ def table(found: Sequence[PublishedPoint]) -> Table:
     return Table("predict_shapes", caption, columns, tuple(rows), tuple(records), columns[:6])
 
 
-def order(found: Sequence[PublishedPoint]) -> tuple[int, int]:
+def order(points: Sequence[PublishedPoint]) -> tuple[int, int]:
     """(pairs of strategies that are in the published order, pairs that are clearly apart)."""
     settings: dict[tuple[str, int, int, str], list[PublishedPoint]] = {}
-    for one in found:
-        settings.setdefault(_setting(one.rate), []).append(one)
+    for first in points:
+        settings.setdefault(_setting(first.rate), []).append(first)
     right = clear = 0
     for here in settings.values():
-        for one, other in itertools.combinations(here, 2):
-            slow, quick = sorted((one, other), key=lambda point: point.rate.tflops_per_device)
+        for first, other in itertools.combinations(here, 2):
+            slow, quick = sorted((first, other), key=lambda point: point.rate.tflops_per_device)
             if quick.rate.tflops_per_device >= CLEAR * slow.rate.tflops_per_device:
                 clear += 1
                 right += quick.tflops > slow.tflops

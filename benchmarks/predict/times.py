@@ -27,22 +27,22 @@ from longca.masks import Mask, build_mask
 from longca.predict.fitted import load_fitted
 from tools.table import Table, add_options
 
-KERNEL, PROFILE = "band", "h200-copy-engines"
+KERNEL = "band"
+PROFILE = "h200-copy-engines"
 
 
 def line(mask: Mask, strategy: str, world: int) -> dict[str, Any]:
     """Seconds of planning and of forecasting. The first strategy under a mask counts its tiles for all."""
-    call, kernel, hardware, fitted = (
-        CallSpec(64, 8, 128, "bf16", "bwd"),
-        Registry("kernel").load(KERNEL),
-        load_hardware(),
-        load_fitted(),
-    )
+    call = CallSpec(64, 8, 128, "bf16", "bwd")
+    kernel = Registry("kernel").load(KERNEL)
+    hardware = load_hardware()
+    fitted = load_fitted()
     built = time.process_time()
     work = Registry("strategy").load(strategy).partition_call(mask, call, world, kernel, "cuda")
     planned = time.process_time()
-    network = next(one for one in hardware.networks if one.name == PROFILE)
-    bandwidth, seconds = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9 * PASS_EFFICIENCY, 0.0
+    network = next(network for network in hardware.networks if network.name == PROFILE)
+    bandwidth = (hardware.bandwidth_gb_s(fitted.device) or 0) * 1e9 * PASS_EFFICIENCY
+    seconds = 0.0
     for direction in ("fwd", "bwd"):
         model = fitted.find(KERNEL, direction, mask.traits, 8)
         assert model is not None, "it has records of all kinds of masks"
@@ -73,25 +73,26 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="after which no line is begun (600)")
     add_options(parser)
     options = parser.parse_args(arguments)
-    found, end = [], time.monotonic() + options.seconds
+    records = []
+    end = time.monotonic() + options.seconds
     for name in options.masks:
         uses_documents = Registry("mask").load(name).uses_documents
         mask = build_mask(
             name, seqlen=options.ranks * options.tokens, corpus="prolong64k" if uses_documents else None
         )
-        found += [
+        records += [
             line(mask, strategy, options.ranks) for strategy in options.strategies if time.monotonic() < end
         ]
     rows = []
     for strategy in options.strategies:
-        here = [one for one in found if one["strategy"] == strategy]
+        here = [record for record in records if record["strategy"] == strategy]
         if here:
-            slowest = max(here, key=lambda one: one["plan_s"] + one["forecast_s"])
+            slowest = max(here, key=lambda entry: entry["plan_s"] + entry["forecast_s"])
             rows.append(
                 (
                     strategy,
                     str(len(here)),
-                    *(f"{sum(one[key] for one in here):.1f}" for key in ("plan_s", "forecast_s")),
+                    *(f"{sum(entry[key] for entry in here):.1f}" for key in ("plan_s", "forecast_s")),
                     slowest["mask"],
                     f"{slowest['plan_s']:.2f} + {slowest['forecast_s']:.2f}",
                 )
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
         "longest."
     )
     columns = ("strategy", "masks", "planning", "forecast", "slowest mask", "its seconds")
-    Table("predict_times", caption, columns, tuple(rows), tuple(found), (columns[0], columns[4])).publish(
+    Table("predict_times", caption, columns, tuple(rows), tuple(records), (columns[0], columns[4])).publish(
         options
     )
     return 0

@@ -79,9 +79,9 @@ def is_filled(study: Study, folder: Path) -> bool:
     """True if there is a record of each cell, of the method that a run would have now: it may have changed
     since they were made."""
     facts, problems = cell_facts(CellStore(folder))
-    return not problems and {cell_id: found.method_version for cell_id, found in facts.items()} == _versions(
-        study
-    )
+    return not problems and {
+        cell_id: cell_facts.method_version for cell_id, cell_facts in facts.items()
+    } == _versions(study)
 
 
 def _versions(study: Study) -> dict[str, str]:
@@ -98,7 +98,7 @@ def records(study: Study, seed: int = 0) -> Iterator[Record]:
             known.setdefault(key, []).append(record)
     versions = _versions(study)
     for number, cell in enumerate(study.cells()):
-        near = next(found for key in _keys(cell) if (found := known.get(key)))
+        near = next(value for key in _keys(cell) if (value := known.get(key)))
         like = min(near, key=lambda record: (abs(record.cell.seqlen - cell.seqlen), record.cell_id))
         yield _moved(like, cell, study.name, generator, number // CELLS_OF_A_RUN, versions[cell.cell_id])
 

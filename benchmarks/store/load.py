@@ -56,13 +56,13 @@ def main() -> None:
     options = _options()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="longca-load-"))
     try:
-        found = measured(folder, options.records)
+        measurement = measured(folder, options.records)
     finally:
         if options.folder is None:
             shutil.rmtree(folder)
-    print(load(found))
+    print(load(measurement))
     if options.save:
-        save("load", found)
+        save("load", measurement)
 
 
 def measured(folder: Path, count: int) -> dict[str, Any]:

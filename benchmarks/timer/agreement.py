@@ -31,9 +31,11 @@ NAME = "timer_agreement"
 WAYS = ("longca", "do_bench", "loop", "loop_no_flush")
 FLUSHED = ("do_bench", "loop")
 KINDS = ("matmul", "copy", "torch_flash", "flashmask")
-TOLERANCE, FROM_MS = 0.02, 1.0
+TOLERANCE = 0.02
+FROM_MS = 1.0
 ROUND_MS = 60.0  # of calls by each way in a round
-LEAST_CALLS, MOST_CALLS = 5, 50
+LEAST_CALLS = 5
+MOST_CALLS = 50
 COLUMNS = (
     "call",
     "longca, ms",
@@ -71,20 +73,21 @@ class Line:
         """Returns "yes" within the tolerance of both flushed ways; else "no" with what is known about the
         cause."""
         worst = max(FLUSHED, key=lambda way: abs(self.against[way].relative))
-        found = self.against[worst]
-        if abs(found.relative) <= TOLERANCE:
+        difference = self.against[worst]
+        if abs(difference.relative) <= TOLERANCE:
             return "yes"
         if self.time_ms < FROM_MS:
-            return f"no: {abs(found.relative) * self.time_ms * 1e3:.1f} µs apart, on a call below 1 ms"
-        own, other = self.clock_mhz["longca"], self.clock_mhz[worst]
+            return f"no: {abs(difference.relative) * self.time_ms * 1e3:.1f} µs apart, on a call below 1 ms"
+        own = self.clock_mhz["longca"]
+        other = self.clock_mhz[worst]
         if (
             own
             and other
-            and abs(other / own - 1) >= abs(found.relative) / 2
-            and (other > own) == (found.relative > 0)
+            and abs(other / own - 1) >= abs(difference.relative) / 2
+            and (other > own) == (difference.relative > 0)
         ):
             return f"no: {worst} ran at a clock {percent(other / own - 1)} from longca's"
-        if abs(found.relative) - found.iqr <= TOLERANCE:
+        if abs(difference.relative) - difference.iqr <= TOLERANCE:
             return "no: rounds differ by as much"
         return "no"
 
@@ -107,9 +110,11 @@ def line(call: str, readings: Mapping[str, Sequence[Reading]]) -> Line:
 
 
 def table(lines: Sequence[Line], caption: str) -> Table:
-    rows, records = [], []
-    for one in lines:
-        against, clocks = one.against, (one.clock_mhz[way] for way in WAYS[:3])
+    rows = []
+    records = []
+    for line in lines:
+        against = line.against
+        clocks = (line.clock_mhz[way] for way in WAYS[:3])
         compared = [
             text
             for way in FLUSHED
@@ -117,23 +122,23 @@ def table(lines: Sequence[Line], caption: str) -> Table:
         ]
         rows.append(
             (
-                one.call,
-                milliseconds(one.time_ms),
-                percent(one.iqr, signed=False),
+                line.call,
+                milliseconds(line.time_ms),
+                percent(line.iqr, signed=False),
                 *compared,
                 percent(against["loop_no_flush"].relative),
                 ", ".join(f"{clock:.0f}" if clock else "–" for clock in clocks),
-                one.verdict(),
+                line.verdict(),
             )
         )
         records.append(
             {
-                "call": one.call,
-                "time_ms": one.time_ms,
-                "iqr": one.iqr,
+                "call": line.call,
+                "time_ms": line.time_ms,
+                "iqr": line.iqr,
                 **{f"{way}_{name}": value for way in against for name, value in asdict(against[way]).items()},
-                **{f"{way}_clock_mhz": one.clock_mhz[way] for way in WAYS},
-                "verdict": one.verdict(),
+                **{f"{way}_clock_mhz": line.clock_mhz[way] for way in WAYS},
+                "verdict": line.verdict(),
             }
         )
     return Table(NAME, caption, COLUMNS, tuple(rows), tuple(records), (COLUMNS[0], *COLUMNS[-2:]))
@@ -199,7 +204,8 @@ class Timers:
     """Times a call in the four ways on one GPU."""
 
     def __init__(self, device: torch.device, gpu: Gpu | None) -> None:
-        self._device, self._gpu = device, gpu
+        self._device = device
+        self._gpu = gpu
         size = L2_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
         self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
 
@@ -216,7 +222,8 @@ class Timers:
         return {name: lambda way=way: self._read(way) for name, way in ways.items()}
 
     def _read(self, way: Callable[[], float]) -> Reading:
-        time_ms, gpu = way(), self._gpu
+        time_ms = way()
+        gpu = self._gpu
         return Reading(time_ms, None if gpu is None else gpu.read("ClockInfo", gpu.nvml.NVML_CLOCK_SM))
 
     def _longca(self, call: Call, num_calls: int) -> float:

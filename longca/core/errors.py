@@ -45,7 +45,9 @@ class UserError(Exception):
     def __init__(
         self, what: str, *, why: str = "", todo: str = "", problems: Sequence[str] = (), num_more: int = 0
     ) -> None:
-        self.what, self.why, self.todo = shown(what), shown(why), shown(todo)
+        self.what = shown(what)
+        self.why = shown(why)
+        self.todo = shown(todo)
         self.problems = tuple(shown(problem) for problem in problems[:MOST_PROBLEMS])
         self.num_problems = len(problems) + num_more
         super().__init__(what, why, todo)

@@ -121,7 +121,7 @@ def matches(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
     wanted = "".join(_words(name))
     if not wanted:
         return []
-    parts = {key: [_words(one) for one in of_key] for key, of_key in names.items()}
+    parts = {key: [_words(name) for name in of_key] for key, of_key in names.items()}
     whole = [key for key, of_key in parts.items() if any("".join(words) == wanted for words in of_key)]
     begin = [key for key, of_key in parts.items() if any(wanted in _runs(words, {0}) for words in of_key)]
     return (

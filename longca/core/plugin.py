@@ -102,20 +102,20 @@ class Registry:
     def _files(self) -> dict[str, tuple[Path, str]]:
         """Name → folder and file name. Studies call this thousands of times, so it avoids `glob` and a `Path`
         for each file."""
-        found: dict[str, tuple[Path, str]] = {}
+        files: dict[str, tuple[Path, str]] = {}
         for folder in self.folders:
             for file in sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []:
                 name = file.removesuffix(self.kind.suffix)
                 if name == file or not name or name.startswith("_"):
                     continue
-                if name in found:
+                if name in files:
                     raise UserError(
                         f"Two {self.kind.plural} are named '{name}'",
-                        why=f"{Path(*found[name])} and {folder / file}",
+                        why=f"{Path(*files[name])} and {folder / file}",
                         todo="Rename one of the files",
                     )
-                found[name] = folder, file
-        return found
+                files[name] = folder, file
+        return files
 
     def names(self) -> list[str]:
         return sorted(self._files())
@@ -144,7 +144,8 @@ class Registry:
                 raise BrokenPlugin(
                     error.what, why=error.why, todo=error.todo, problems=error.problems
                 ) from error
-        plugin.name, plugin.path = name, path
+        plugin.name = name
+        plugin.path = path
         return plugin
 
     def check(self, names: Sequence[str]) -> None:
@@ -164,15 +165,15 @@ class Registry:
         """All plug-ins. An external plug-in that cannot be loaded is reported on stderr and skipped."""
         with suppress(BrokenPlugin):  # of each below
             self.check(self.names())
-        found = []
+        plugins = []
         for name, path in self.paths().items():
             try:
-                found.append(self.load(name))
+                plugins.append(self.load(name))
             except UserError as error:
                 if path.is_relative_to(PACKAGE_ROOT):
                     raise
                 say_left_out(str(error))
-        return found
+        return plugins
 
 
 def is_of_package(kind: str, name: str) -> bool:
@@ -297,10 +298,10 @@ def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> 
         if name.startswith("_") or not inspect.isfunction(own) or own is asked:
             continue
         parameters = [*inspect.signature(asked).parameters.values()]
-        keywords = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+        keywords = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         given = refused_signature(own, len(parameters) - len(keywords), keywords)
         if given is not None:
-            expected = ", ".join(one.name for one in parameters)
+            expected = ", ".join(parameter.name for parameter in parameters)
             raise BrokenPlugin(
                 f"Plug-in '{path}' cannot be used",
                 why=f"{name}{given} is called as {name}({expected})",

@@ -207,11 +207,11 @@ def read_json(text: str | bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
         raise JsonError(f"has key '{twice}' twice")
-    return found
+    return mapping
 
 
 _decode = json.JSONDecoder(object_pairs_hook=_object).decode

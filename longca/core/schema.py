@@ -140,8 +140,8 @@ def problems_of(
     model: type[BaseModel], error: ValidationError, most: int = MOST_PROBLEMS
 ) -> tuple[list[str], int]:
     """Texts of the first problems of an invalid value, and the number of others."""
-    found = _apart(error)
-    return [_described(model, problem) for problem in found[:most]], max(0, len(found) - most)
+    problems = _apart(error)
+    return [_described(model, problem) for problem in problems[:most]], max(0, len(problems) - most)
 
 
 def read_yaml(path: Path) -> Any:
@@ -176,14 +176,14 @@ def _apart(error: ValidationError) -> list[Any]:
 
     A list that is too short only because of invalid entries is not reported.
     """
-    found: dict[tuple[int | str, ...], Any] = {}
+    problems: dict[tuple[int | str, ...], Any] = {}
     for problem in error.errors():
-        found.setdefault(_place(problem), problem)
+        problems.setdefault(_place(problem), problem)
     return [
         problem
-        for path, problem in found.items()
+        for path, problem in problems.items()
         if problem["type"] != "too_short"
-        or not any(other[: len(path)] == path and other != path for other in found)
+        or not any(other[: len(path)] == path and other != path for other in problems)
     ]
 
 
@@ -195,7 +195,7 @@ def _place(problem: Any) -> tuple[int | str, ...]:
         return (*_place({"type": "", "loc": path[:-1]}), path[-1])
     return path[
         : next(
-            (place for place, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)),
+            (index for index, part in enumerate(path) if str(part) in TYPE_NAMES or "[" in str(part)),
             len(path),
         )
     ]
@@ -203,18 +203,18 @@ def _place(problem: Any) -> tuple[int | str, ...]:
 
 def _described(model: type[BaseModel], problem: Any) -> str:
     path = list(_place(problem))
-    place = ".".join(str(part) for part in path)
+    key = ".".join(str(part) for part in path)
     if problem["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         close = nearest(str(path[-1]), known, 1)
         hint = (
             f"did you mean '{close[0]}'?" if close else "known keys: " + (", ".join(sorted(known)) or "none")
         )
-        return f"unknown key '{place}', {hint}".rstrip(".")
+        return f"unknown key '{key}', {hint}".rstrip(".")
     if problem["type"] == "missing":
-        return f"key '{place}' is missing"
+        return f"key '{key}' is missing"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"'{place}' = {_given(problem['input'])}: {message}" if place else message
+    return f"'{key}' = {_given(problem['input'])}: {message}" if key else message
 
 
 def _given(value: Any) -> str:
@@ -250,9 +250,9 @@ def _model_in(annotation: Any) -> Any:
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
     for inner in typing.get_args(annotation):
-        found = _model_in(inner)
-        if found is not None:
-            return found
+        model = _model_in(inner)
+        if model is not None:
+            return model
     return None
 
 

@@ -93,9 +93,9 @@ class Strategy(Plugin):
     def with_params(self, params: Mapping[str, Scalar]) -> Self:
         """This strategy with these parameters and the defaults of all others. Raises UserError as `resolve`
         does."""
-        found = copy(self)
-        found.params = self._parsed(params)
-        return found
+        strategy = copy(self)
+        strategy.params = self._parsed(params)
+        return strategy
 
     def share_plans(self, plans: dict[Any, Any]) -> None:
         """Share a cache of plans with other strategies, so that strategies with the same sharding plan a mask

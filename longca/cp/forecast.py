@@ -125,7 +125,10 @@ class WorkForecast:
         Args:
             packs: as in `LinkSpeeds`.
         """
-        self._work, self._call, self._device, self._packs = work, call, device, packs
+        self._work = work
+        self._call = call
+        self._device = device
+        self._packs = packs
         self._bytes: dict[int, tuple[float, float]] = {}
         shares = self._shares()
         busy, throttled, counts = (np.zeros((work.mesh.ring, work.mesh.heads)) for _ in range(3))
@@ -186,9 +189,11 @@ class WorkForecast:
 
     def _shares(self) -> dict[tuple[int, int], _ShareTimes]:
         """The work of each chunk of each rank of a head group; equal work is shared."""
-        work, found, known = self._work, dict[tuple[int, int], _ShareTimes](), dict[Hashable, _ShareTimes]()
+        work = self._work
+        shares = dict[tuple[int, int], _ShareTimes]()
+        known = dict[Hashable, _ShareTimes]()
         plans: dict[range, Plan] = {}
-        for place, chunk in enumerate(work.chunks):
+        for index, chunk in enumerate(work.chunks):
             for head_rank, share in enumerate(chunk.heads.ranks):
                 if not share.q:
                     continue
@@ -198,16 +203,18 @@ class WorkForecast:
                 key = groups, len(share.q), len(share.kv), len(share.local_kv)
                 if key not in known:
                     known[key] = self._share_times(plans[groups], chunk, head_rank)
-                found[place, head_rank] = known[key]
-        return found
+                shares[index, head_rank] = known[key]
+        return shares
 
     def _share_times(self, plan: Plan, chunk: HeadChunk, head_rank: int) -> _ShareTimes:
-        share, call, device = chunk.heads.ranks[head_rank], self._call, self._device
+        share = chunk.heads.ranks[head_rank]
+        call = self._call
+        device = self._device
         kernels, throttle = kernels_s(plan, len(share.q), len(share.local_kv), call, device)
-        found = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
+        times = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
         if self._work.mesh.heads > 1:
-            found[:, 0] += _packing_s(self._work, chunk, head_rank, call, device)
-        return _ShareTimes(found, throttle, (plan.step_areas > 0).sum(axis=1))
+            times[:, 0] += _packing_s(self._work, chunk, head_rank, call, device)
+        return _ShareTimes(times, throttle, (plan.step_areas > 0).sum(axis=1))
 
 
 def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: LinkSpeeds) -> CallForecast:
@@ -225,13 +232,11 @@ class Forecaster:
             ranks_per_node: GPUs of a node.
         """
         hardware = load_hardware()
-        profile = next((one for one in hardware.networks if one.name == PROFILES[messages]), None)
+        profile = next((network for network in hardware.networks if network.name == PROFILES[messages]), None)
         links = LinkSpeeds() if profile is None else links_of(profile)
-        self._links, self._kernel, self._fitted = (
-            replace(links, ranks_per_node=ranks_per_node),
-            kernel,
-            load_fitted(),
-        )
+        self._links = replace(links, ranks_per_node=ranks_per_node)
+        self._kernel = kernel
+        self._fitted = load_fitted()
         self._memory_bytes_per_s = (
             (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
         )
@@ -241,7 +246,8 @@ class Forecaster:
 
         None without records of such calls.
         """
-        traits, total = work.plan.partition.mask.traits, 0.0
+        traits = work.plan.partition.mask.traits
+        total = 0.0
         for direction in ("fwd", "bwd") if call.direction == "bwd" else ("fwd",):
             model = self._fitted.find(
                 self._kernel.name, direction, traits, call.num_q_heads // call.num_kv_heads
@@ -258,26 +264,27 @@ def _passes_s(
     plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel, *, packs: bool
 ) -> np.ndarray:
     """Seconds of the elementwise work of a plan's steps, (P, T)."""
-    row, elem = call.head_dim / device.memory_bytes_per_s, call.elem_bytes
+    row = call.head_dim / device.memory_bytes_per_s
+    elem = call.elem_bytes
     some = plan.step_areas > 0
     later = some & (np.cumsum(some, axis=1) > 1)
     rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / plan.partition.mask.num_groups)
     # a sum is read and written: by the kernel instead of its result, or separately, which also reads the
     # kernel's result
     per_row = 2 * SUM_BYTES - elem if device.merges else 2 * SUM_BYTES + elem + SUM_BYTES
-    found = later * rows * len(q) * row * per_row
+    elements = later * rows * len(q) * row * per_row
     if packs and not plan.forwards_kv and plan.world > 1:
-        found += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
+        elements += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
         for number, home in enumerate(
             PlanTraffic.of(plan).dkv[1:], 1
         ):  # gradients received after a step are added after the next one
             arrived = np.bincount(home.receiver, home.tokens, plan.world)
-            found[:, min(number + 1, plan.num_steps - 1)] += (
+            elements[:, min(number + 1, plan.num_steps - 1)] += (
                 arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
             )
-        found[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
-    return found
+        elements[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
+    return elements
 
 
 def _packing_s(
@@ -298,9 +305,11 @@ def _packing_s(
 
 def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tuple[float, float]:
     """(largest number of bytes sent by a rank, largest number of bytes that a rank sends to other nodes)."""
-    mesh, row = work.mesh, call.head_dim * call.elem_bytes
+    mesh = work.mesh
+    row = call.head_dim * call.elem_bytes
     node = np.arange(mesh.world) // ranks_per_node
-    sent, between = np.zeros(mesh.world), np.zeros(mesh.world)
+    sent = np.zeros(mesh.world)
+    between = np.zeros(mesh.world)
     backward = call.direction == "bwd"
     traffic_of: dict[range, np.ndarray] = {}  # tokens by (receiver, sender)
     for head_rank in range(mesh.heads if mesh.ring > 1 else 0):
@@ -308,10 +317,12 @@ def _sent_bytes(work: WorkPartition, call: CallSpec, ranks_per_node: int) -> tup
         for chunk in work.chunks:
             if not chunk.heads.ranks[head_rank].q:
                 continue
-            groups, heads = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
+            groups = work.mask_groups(chunk, head_rank)
+            heads = len(chunk.heads.ranks[head_rank].kv)
             if groups not in traffic_of:
                 traffic_of[groups] = PlanTraffic.of(work.plan_of(groups)).tokens(backward=backward)[0]
-            moved, bytes_of_token = traffic_of[groups], 2 * heads * row
+            moved = traffic_of[groups]
+            bytes_of_token = 2 * heads * row
             leaves = node[ranks[:, None]] != node[ranks]
             sent[ranks] += moved.sum(axis=0) * bytes_of_token
             between[ranks] += (moved * leaves).sum(axis=0) * bytes_of_token
@@ -341,7 +352,10 @@ def _heads_sent(work: WorkPartition, backward: bool) -> np.ndarray:
 
 def memory_bytes(work: WorkPartition, call: CallSpec) -> float:
     """Largest memory of a rank in a call: the memory of attention itself, and that of the strategy."""
-    mesh, plan, row, backward = work.mesh, work.plan, call.head_dim, call.direction == "bwd"
+    mesh = work.mesh
+    plan = work.plan
+    row = call.head_dim
+    backward = call.direction == "bwd"
     tokens = float(plan.sharding.num_tokens.max()) / mesh.heads
     inputs = (
         (2 * call.num_q_heads + 2 * call.num_kv_heads)

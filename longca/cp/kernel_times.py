@@ -41,7 +41,8 @@ def kernels_s(
     if steps is None:
         model = device.kernel.for_call(plan.partition.mask, num_kv)
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
-    seconds, throttle = np.zeros(steps.shape), np.zeros(steps.shape)
+    seconds = np.zeros(steps.shape)
+    throttle = np.zeros(steps.shape)
     for way in np.unique(steps):
         model = device.kernel.of(str(way))
         seconds = np.where(steps == way, _kernels_of_way_s(plan, num_q, num_kv, call, model), seconds)
@@ -67,8 +68,11 @@ def _step_keys(plan: Plan) -> np.ndarray:
 
 def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
     """`kernels_s` for one model."""
-    mask, ratio = plan.partition.mask, num_q // num_kv
-    whole, groups, ends = whole_statistics(mask, model.shape, ratio), mask.num_groups, row_ends(mask)
+    mask = plan.partition.mask
+    ratio = num_q // num_kv
+    whole = whole_statistics(mask, model.shape, ratio)
+    groups = mask.num_groups
+    ends = row_ends(mask)
     if plan.world == 1:
         own = call_amounts(model, mask, num_q, num_kv)
         return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
@@ -79,8 +83,10 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     hidden, partial = (
         (amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial)
     )
-    area, band_rows = plan.step_areas / groups, plan.step_band_rows / groups
-    rows, keys = np.minimum(plan.sharding.num_tokens[:, None], band_rows), _step_keys(plan)
+    area = plan.step_areas / groups
+    band_rows = plan.step_band_rows / groups
+    rows = np.minimum(plan.sharding.num_tokens[:, None], band_rows)
+    keys = _step_keys(plan)
     computed = (
         rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
     )
@@ -90,8 +96,8 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     idle = items.share * even_idle(
         computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio), in_order=items.in_order
     )
-    found = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
-    return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
+    amounts = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
+    return model.boosted_s(amounts * (plan.step_areas > 0)[..., None], call.head_dim)
 
 
 def row_ends(mask: Mask) -> float:

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from longca.core.call import CallSpec
     from longca.masks.mask import Mask
 
-RING, GATHER = "paper_style_ring", "paper_style_allgather"
+RING = "paper_style_ring"
+GATHER = "paper_style_allgather"
 MERGE_PASSES = 6  # over float32 rows of a partial output, while it is merged at the end
-FIRST, SECOND = (0,), (1,)
+FIRST = (0,)
+SECOND = (1,)
 
 
 def forecast_paper_style(
@@ -48,15 +50,14 @@ def forecast_paper_style(
             f"'{strategy}' cannot do this mask",
             why="it is for full and causal attention, over the sequence or in documents",
         )
-    documents, causal, backward = (
-        PaddedDocuments(segments.bounds, world),
-        segments.window == CAUSAL,
-        call.direction == "bwd",
-    )
+    documents = PaddedDocuments(segments.bounds, world)
+    causal = segments.window == CAUSAL
+    backward = call.direction == "bwd"
     # keys and values of a rank, padded
     shard = 2.0 * documents.num_rows * call.num_kv_heads * call.head_dim * call.elem_bytes
     ranks = range(world)
-    byte_s, message_s = float(links.byte_s(ranks).max()), float(links.batch_s(ranks))
+    byte_s = float(links.byte_s(ranks).max())
+    message_s = float(links.batch_s(ranks))
     calls = (
         _ring_calls(documents, world, causal) if strategy == RING else _gather_calls(documents, world, causal)
     )
@@ -119,36 +120,39 @@ def _ring_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tu
     """(count, mask) of a middle rank's calls; the last entry is that of the last step."""
     rank = world // 2
     own = documents.held(rank)
-    found = [(1, (causal_mask if causal else full_mask)(own.lengths, own.lengths))]
+    calls = [(1, (causal_mask if causal else full_mask)(own.lengths, own.lengths))]
     if not causal:
         return (
-            [*found, (world - 1, full_mask(own.lengths, documents.held(0).lengths))] if world > 1 else found
+            [*calls, (world - 1, full_mask(own.lengths, documents.held(0).lengths))] if world > 1 else calls
         )
     if rank:
-        found.append((rank, full_mask(own.lengths, documents.held(0, FIRST).lengths)))
+        calls.append((rank, full_mask(own.lengths, documents.held(0, FIRST).lengths)))
     if world - 1 - rank:
-        found.append(
+        calls.append(
             (
                 world - 1 - rank,
                 full_mask(documents.held(rank, SECOND).lengths, documents.held(world - 1, BOTH).lengths),
             )
         )
-    return [(count, part) for count, part in found if part.area]
+    return [(count, part) for count, part in calls if part.area]
 
 
 def _gather_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:
-    lengths, found = np.diff(documents.bounds), []
+    lengths = np.diff(documents.bounds)
+    calls = []
     for half in (0, 1):
         held = documents.held(world // 2, (half,))
         num_keys = np.where(held.lengths > 0, held.ends if causal else lengths, 0)
-        found.append((1, (causal_mask if causal else full_mask)(held.lengths, num_keys)))
-    return [(count, part) for count, part in found if part.area]
+        calls.append((1, (causal_mask if causal else full_mask)(held.lengths, num_keys)))
+    return [(count, part) for count, part in calls if part.area]
 
 
 def _call_s(mask: Mask, call: CallSpec, device: DeviceModel, *, merged: bool) -> float:
     """Seconds of one kernel call at full clock, with the copies of its rows before and after it."""
-    model, elem = device.kernel.for_call(mask, call.num_kv_heads), call.elem_bytes
-    q_row, kv_row = call.num_q_heads * call.head_dim, 2 * call.num_kv_heads * call.head_dim
+    model = device.kernel.for_call(mask, call.num_kv_heads)
+    elem = call.elem_bytes
+    q_row = call.num_q_heads * call.head_dim
+    kv_row = 2 * call.num_kv_heads * call.head_dim
     if call.direction == "bwd":
         passes = mask.seqlen_q * q_row * (3 * 2 * elem + 26) + mask.seqlen_k * kv_row * (2 + 8) * elem
     else:

@@ -73,7 +73,8 @@ class PlannedStrategy(HeadStrategy):
                 for local, known in self._block_calls(call, world, traits)
             )
             return next(filter(None, reasons), None)
-        choices, misfits = [], []
+        choices = []
+        misfits = []
         # in any order: the first supported plan decides, and the others are not made
         for choice in self._choices(whole_mask(mask), call, world):
             choices.append(choice)
@@ -143,10 +144,8 @@ class PlannedStrategy(HeadStrategy):
         sharding: Sharding | None = None,
     ) -> Plan:
         """The estimated fastest plan whose steps the kernel supports. It is the same on all ranks."""
-        plans, support = (
-            self._plans(mask, call, world, sharding),
-            self._support(call, world, kernel, device_type),
-        )
+        plans = self._plans(mask, call, world, sharding)
+        support = self._support(call, world, kernel, device_type)
         if mask.grid is not None or support.does_all_bands(mask.traits):
             return plans[0]
         return next((plan for plan in plans if support.misfit(plan) is None), plans[0])
@@ -167,7 +166,8 @@ class PlannedStrategy(HeadStrategy):
         demand."""
         mesh = self.mesh(world, call.num_kv_heads)
         costs = unit_costs(call, mesh, mask)
-        schedules, planner = self.schedules(mesh), self._planners.setdefault(costs, Planner(costs))
+        schedules = self.schedules(mesh)
+        planner = self._planners.setdefault(costs, Planner(costs))
         if sharding is not None:
             yield from planner.choices_on(mask, sharding, schedules)
         else:
@@ -232,11 +232,11 @@ def rank_calls(
 ) -> Iterator[tuple[CallSpec, Traits]]:
     """The distinct calls of ranks under masks with these traits, with the heads of each rank."""
     shares = sorted({(len(share.q), len(share.kv)) for share in heads.ranks})
-    found: set[Traits] = set()
+    seen: set[Traits] = set()
     for known in traits:
-        if known in found:
+        if known in seen:
             continue
-        found.add(known)
+        seen.add(known)
         for num_q_heads, num_kv_heads in shares:
             yield replace(call, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads), known
 
@@ -259,7 +259,8 @@ def step_traits(plan: Plan) -> Iterator[Traits]:
 def _traits_of(step: Step) -> Traits:
     """Traits of the mask of a step, cached in the partition for both directions and for other schedules with
     the same step."""
-    kept, key = step.partition.kept, ("traits", step.rank, step.keys)
+    kept = step.partition.kept
+    key = ("traits", step.rank, step.keys)
     if key not in kept:
         kept[key] = active_rows(step)[2].traits
     return kept[key]
@@ -275,4 +276,4 @@ def unknown_part(traits: Traits) -> Traits:
 def _probed(items: Sequence[T]) -> list[T]:
     """All items, or MAX_PROBED evenly spaced ones, including the first and the last."""
     places = np.linspace(0, len(items) - 1, min(len(items), MAX_PROBED)).astype(int)
-    return [items[place] for place in places.tolist()]
+    return [items[index] for index in places.tolist()]

@@ -120,7 +120,10 @@ class ContextParallel:
         masks: tuple[Mask, ...],
         agreement: Agreement,
     ) -> None:
-        self._comm, self._request, self._planner, self.masks = comm, request, planner, masks
+        self._comm = comm
+        self._request = request
+        self._planner = planner
+        self.masks = masks
         self._agreement = agreement
         self._plan, waited_ms = planner.take(masks)
         self._plan_text = plan_text(self._plan, masks)
@@ -174,7 +177,7 @@ class ContextParallel:
     @property
     def notes(self) -> tuple[tuple[str, ...], ...]:
         """By mask, notes on the plan."""
-        return tuple(tuple(one.notes) for one in self._plan.prepared)
+        return tuple(tuple(part.notes) for part in self._plan.prepared)
 
     @property
     def moved_bytes(self) -> int:

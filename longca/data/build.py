@@ -85,9 +85,11 @@ def _documents(
     """The documents of all files. `divided` records for each non-empty text file whether it contains the
     separator."""
     for path in paths:
-        num_texts, longest = 0, 0
+        num_texts = 0
+        longest = 0
         for document in read_documents(path, field=field, separator=separator):
-            num_texts, longest = num_texts + 1, max(longest, len(document))
+            num_texts = num_texts + 1
+            longest = max(longest, len(document))
             yield document
         if is_text(path) and longest:
             divided[path] = num_texts > 1
@@ -112,7 +114,7 @@ def bin_lengths(lengths: Iterable[int]) -> tuple[tuple[Bin, ...], int]:
     wider than a sixteenth of its lengths. A bin extends from the shortest to the longest of its lengths, so
     no bin is open, and few documents are represented exactly.
     """
-    found: dict[int, Bin] = {}
+    bins: dict[int, Bin] = {}
     num_empty = 0
     for length in lengths:
         if not length:
@@ -120,9 +122,9 @@ def bin_lengths(lengths: Iterable[int]) -> tuple[tuple[Bin, ...], int]:
             continue
         dropped_bits = max(0, length.bit_length() - STEPS.bit_length())
         key = length >> dropped_bits << dropped_bits
-        lo, hi, count = found.get(key, Bin(length, length, 0))
-        found[key] = Bin(min(lo, length), max(hi, length), count + 1)
-    return tuple(found[key] for key in sorted(found)), num_empty
+        lo, hi, count = bins.get(key, Bin(length, length, 0))
+        bins[key] = Bin(min(lo, length), max(hi, length), count + 1)
+    return tuple(bins[key] for key in sorted(bins)), num_empty
 
 
 class Lengths(Protocol):

@@ -73,11 +73,11 @@ class CorpusFile(Frozen):
                     raise ValueError(
                         f"entry {number + 1} of `{kind}` ends at {part.hi}, before it begins at {part.lo}"
                     )
-        for number, (one, two) in enumerate(zip(self.bins, self.bins[1:], strict=False)):
-            if two.lo <= one.hi:
+        for number, (lower, upper) in enumerate(zip(self.bins, self.bins[1:], strict=False)):
+            if upper.lo <= lower.hi:
                 raise ValueError(
-                    f"entry {number + 2} of `bins` begins at {two.lo}, but the one before ends at {one.hi}: "
-                    "they must ascend and not overlap"
+                    f"entry {number + 2} of `bins` begins at {upper.lo}, but the one before ends at "
+                    f"{lower.hi}: they must ascend and not overlap"
                 )
         if self.histogram and not sum(part.weight for part in self.histogram):
             raise ValueError("all weights of `histogram` are 0")
@@ -99,7 +99,10 @@ class Corpus(Plugin):
     """A distribution of document lengths: counts per bin, uniform within a bin."""
 
     def __init__(self, content: CorpusFile, name: str = "", path: Path = Path()) -> None:
-        self.content, self.name, self.path, self.label = content, name, path, content.label
+        self.content = content
+        self.name = name
+        self.path = path
+        self.label = content.label
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -178,7 +181,8 @@ class Corpus(Plugin):
 
     def facts(self) -> dict[str, Any]:
         """Plain data for lists and pages; `by_length` has a row for each factor of two from 64 tokens on."""
-        rows, before = [], (0.0, 0.0)
+        rows = []
+        before = (0.0, 0.0)
         edges = [64 << power for power in range(64) if 32 << power < self.longest]
         for edge in edges or [64]:
             share = self.up_to(edge)

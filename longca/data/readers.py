@@ -13,7 +13,9 @@ from typing import Any
 from longca.core.errors import UserError, missing, unknown
 from longca.core.reading import DOCUMENT, UNPACKED
 
-JSON_LINES, TEXT, PARQUET = (".jsonl", ".ndjson"), (".txt", ".text", ".md"), (".parquet",)
+JSON_LINES = (".jsonl", ".ndjson")
+TEXT = (".txt", ".text", ".md")
+PARQUET = (".parquet",)
 KNOWN = (*JSON_LINES, *TEXT, *PARQUET)  # the first two also with a further .gz
 BLANK_LINE = "\n\n"
 CHUNK_CHARS = 1 << 20
@@ -152,7 +154,8 @@ class _Unpacked:
     """A counter of decompressed bytes: a small compressed file may expand without bound."""
 
     def __init__(self, path: Path, file: Opened) -> None:
-        self._path, self._num_bytes = path, 0
+        self._path = path
+        self._num_bytes = 0
         self._packed: Any = file.fileobj if isinstance(file, gzip.GzipFile) else None
 
     def add(self, num_bytes: int) -> None:

@@ -162,7 +162,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
         )
     if q.shape[-1] == 0 or (q.ndim == 4 and len(q) == 0):
         raise UserError(f"the {'batch' if q.shape[-1] else 'head dim'} is empty; {shapes}")
-    num_q_heads, num_kv_heads = q.shape[-2], k.shape[-2]
+    num_q_heads = q.shape[-2]
+    num_kv_heads = k.shape[-2]
     if num_kv_heads == 0 or num_q_heads == 0 or num_q_heads % num_kv_heads:
         raise UserError(
             f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads; {shapes}",
@@ -190,7 +191,8 @@ def _is_scale(scale: Any) -> bool:
 
 
 def _check_lengths(q: Tensor, k: Tensor, mask: Mask) -> None:
-    lengths, masked = (q.shape[-3], k.shape[-3]), (mask.seqlen_q, mask.seqlen_k)
+    lengths = (q.shape[-3], k.shape[-3])
+    masked = (mask.seqlen_q, mask.seqlen_k)
     if lengths == masked:
         return
     todo = "Build a mask of these lengths"
@@ -203,5 +205,5 @@ def _check_lengths(q: Tensor, k: Tensor, mask: Mask) -> None:
             f"Give Mask.from_cu_seqlens(…, seqlen={lengths[0]}) where the tokens behind the last "
             f"document are padding"
         )
-    found = f"q and k have {lengths[0]} and {lengths[1]} tokens"
-    raise UserError(f"The mask is over {masked[0]} queries × {masked[1]} keys, and {found}", todo=todo)
+    lengths_text = f"q and k have {lengths[0]} and {lengths[1]} tokens"
+    raise UserError(f"The mask is over {masked[0]} queries × {masked[1]} keys, and {lengths_text}", todo=todo)

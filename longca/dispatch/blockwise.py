@@ -39,8 +39,10 @@ def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: floa
 class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
-        exact, product = _exact(q), _product_for(q, k, v)
-        out, lse = torch.zeros_like(q), torch.full(q.shape[:2], -math.inf, dtype=exact, device=q.device)
+        exact = _exact(q)
+        product = _product_for(q, k, v)
+        out = torch.zeros_like(q)
+        lse = torch.full(q.shape[:2], -math.inf, dtype=exact, device=q.device)
         for block in _blocks(mask, q):
             scores = block.scores(q, k, scale)
             of_rows = scores.logsumexp(-1)
@@ -50,7 +52,8 @@ class _Blockwise(torch.autograd.Function):
             ).to(q.dtype)
             lse[block.rows] = block.joined(of_rows.unsqueeze(-1), k.shape[1]).squeeze(-1)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.mask, ctx.scale = mask, scale
+        ctx.mask = mask
+        ctx.scale = scale
         ctx.set_materialize_grads(False)
         return out, lse
 
@@ -84,7 +87,8 @@ def blockwise_gradients(
     product = _product_for(q, k, v, out, *(x for x in (dout, dlse) if x is not None))
     dq, dk, dv = (torch.zeros(x.shape, dtype=_exact(x), device=x.device) for x in (q, k, v))
     for block in _blocks(mask, q):
-        rows, keys = block.rows, block.keys
+        rows = block.rows
+        keys = block.keys
         lse_of_rows = block.of_rows(lse[rows].unsqueeze(-1), num_kv_heads).squeeze(-1)
         weights = _probabilities(block.scores(q, k, scale), lse_of_rows)
         by_score = torch.zeros_like(weights)

@@ -131,7 +131,8 @@ class _PreparedCall(torch.autograd.Function):
             result = prepared.forward(*(prepared.to_layout(x.detach()) for x in (q, k, v)))
         out = prepared.from_layout(result.out).detach()
         if prepared.problem.needs_backward:
-            ctx.prepared, ctx.result = prepared, result
+            ctx.prepared = prepared
+            ctx.result = result
             # `result` may refer to their memory: so autograd detects in-place changes
             ctx.save_for_backward(q, k, v, out)
         if result.lse is None:
@@ -145,7 +146,8 @@ class _PreparedCall(torch.autograd.Function):
     @breaks_graph
     def backward(ctx, *grad_outputs: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.saved_tensors  # noqa: B018  (autograd says so if one of them was written to)
-        prepared, dout = ctx.prepared, grad_outputs[0]
+        prepared = ctx.prepared
+        dout = grad_outputs[0]
         with torch.enable_grad(), autocast_disabled(prepared.problem.device):
             grads = prepared.backward(ctx.result, prepared.to_layout(dout))
         return *(prepared.from_layout(grad) for grad in grads), None

@@ -58,7 +58,8 @@ def candidates(problem: Problem, capability: str) -> list[str]:
     Args:
         capability: compute capability of the device, such as "9.0".
     """
-    table, traits = fastest(), problem.mask.traits
+    table = fastest()
+    traits = problem.mask.traits
     if (capability, problem.head_dim) != (
         table["compute_capability"],
         table["head_dim"],

@@ -61,7 +61,8 @@ def masks_of_table(table: Tensor) -> tuple[Mask, ...]:
 @functools.lru_cache(maxsize=MOST_KEPT)
 def _masks_of_bytes(content: bytes) -> tuple[Mask, ...]:
     rows = np.frombuffer(content, dtype=np.int64).reshape(-1, COLUMNS)
-    (num_masks, num_groups, seqlen_q, seqlen_k), bands = rows[0, :4].tolist(), rows[1:]
+    num_masks, num_groups, seqlen_q, seqlen_k = rows[0, :4].tolist()
+    bands = rows[1:]
     masks = []
     for number in range(num_masks):
         own = bands[bands[:, 0] == number]
@@ -163,7 +164,8 @@ masked_attention_op.register_autograd(_differentiate, setup_context=_save)
 def _entry_masks(q: Tensor, k: Tensor, table: Tensor) -> list[Mask]:
     """The mask of each entry of a batch."""
     masks = masks_of_table(table)
-    given, lengths = (masks[0].seqlen_q, masks[0].seqlen_k), (q.shape[1], k.shape[1])
+    given = (masks[0].seqlen_q, masks[0].seqlen_k)
+    lengths = (q.shape[1], k.shape[1])
     if given != lengths or len(masks) not in (1, len(q)):
         raise UserError(
             f"{len(masks)} masks of {given[0]} queries × {given[1]} keys do not fit a batch of {len(q)}",

@@ -287,8 +287,8 @@ def missing_compiler(device_type: str) -> str | None:
     cxx = ("clang++",) if sys.platform == "darwin" else ("g++",)
     chosen, usual = ("CC", ("gcc", "clang")) if device_type == "cuda" else ("CXX", cxx)
     candidates = [os.environ[chosen]] if chosen in os.environ else usual
-    found = any(shutil.which(candidate) for candidate in candidates)
-    return None if found else f"no compiler: neither {' nor '.join(candidates)} is on the PATH"
+    is_there = any(shutil.which(candidate) for candidate in candidates)
+    return None if is_there else f"no compiler: neither {' nor '.join(candidates)} is on the PATH"
 
 
 def missing_for_triton(modules: tuple[str, ...], device_type: str) -> str | None:

@@ -72,7 +72,8 @@ def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch
     """Tables of packed segments for cuDNN: lengths, and start offsets in elements for each kind of tensor."""
     bounds = cu_seqlens.view(-1, 1, 1, 1)
     starts = bounds.long()  # 64 bits: there may be more than 2³¹ elements
-    num_heads, row = problem.num_q_heads, problem.head_dim
+    num_heads = problem.num_q_heads
+    row = problem.head_dim
     return {
         "lengths": bounds.diff(dim=0),
         "q_starts": starts * (num_heads * row),
@@ -106,7 +107,9 @@ class SdpaGraph:
         import torch
 
         dtype = {torch.bfloat16: cudnn.data_type.BFLOAT16, torch.float16: cudnn.data_type.HALF}[problem.dtype]
-        self._problem, self._handle, self._max_seqlen = problem, handle, max_seqlen
+        self._problem = problem
+        self._handle = handle
+        self._max_seqlen = max_seqlen
         self._num_segments = len(tables["lengths"]) if tables else 1
         self._constants = {UIDS[name]: table for name, table in tables.items()}
         self._graph: Any = cudnn.pygraph(
@@ -180,7 +183,8 @@ class SdpaGraph:
 
     def _shape(self, name: str) -> tuple[list[int], list[int], Any]:
         """The (dims, strides, table of starts or None) of an operand."""
-        num_segments, num_tokens = self._num_segments, self._max_seqlen
+        num_segments = self._num_segments
+        num_tokens = self._max_seqlen
         if name in OF_KEYS and not self._tables:
             num_tokens = self._problem.mask.seqlen_k
         if name == "lse":  # H × T for one segment: before cuDNN 9.26 its backward supports no other layout
@@ -191,10 +195,8 @@ class SdpaGraph:
                 [num_heads * num_tokens, *by_head_and_token, 1],
                 self._tables.get("lse_starts"),
             )
-        num_heads, row = (
-            self._problem.num_kv_heads if name in OF_KEYS else self._problem.num_q_heads,
-            self._problem.head_dim,
-        )
+        num_heads = self._problem.num_kv_heads if name in OF_KEYS else self._problem.num_q_heads
+        row = self._problem.head_dim
         return (
             [num_segments, num_heads, num_tokens, row],
             [num_tokens * num_heads * row, row, num_heads * row, 1],

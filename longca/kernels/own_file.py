@@ -119,7 +119,8 @@ class OwnFilePrepared(Prepared):
         if lse is not None and (
             not isinstance(lse, torch.Tensor) or lse.numel() != out.numel() // out.shape[-1]
         ):
-            heads, tokens = self.problem.num_q_heads, self.problem.mask.seqlen_q
+            heads = self.problem.num_q_heads
+            tokens = self.problem.mask.seqlen_q
             raise ResultError(
                 f"forward returned an lse that is {_described(lse)}; it must be a tensor of ({heads}, "
                 f"{tokens}) or (1, {heads}, {tokens})"
@@ -149,16 +150,16 @@ class OwnFilePrepared(Prepared):
             self._check("backward", name, grad, like)
         return grads[0], grads[1], grads[2]
 
-    def _check(self, function: str, name: str, found: Any, like: torch.Tensor) -> None:
+    def _check(self, function: str, name: str, value: Any, like: torch.Tensor) -> None:
         import torch
 
-        if not isinstance(found, torch.Tensor) or (found.shape, found.dtype, found.device) != (
+        if not isinstance(value, torch.Tensor) or (value.shape, value.dtype, value.device) != (
             like.shape,
             like.dtype,
             like.device,
         ):
             raise ResultError(
-                f"{function} returned {name} that is {_described(found)}; it must be {_described(like)} "
+                f"{function} returned {name} that is {_described(value)}; it must be {_described(like)} "
                 f"(LAYOUT {self._layout})"
             )
 
@@ -207,12 +208,12 @@ def _check_definitions(module: ModuleType) -> None:
         raise DefinitionError(f"LAYOUT is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
 
 
-def _described(found: Any) -> str:
+def _described(value: Any) -> str:
     """A short description of a value, for messages."""
-    shape = getattr(found, "shape", None)
+    shape = getattr(value, "shape", None)
     if shape is None:
-        return f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, (tuple, list)) else "")
-    return f"a {str(found.dtype).removeprefix('torch.')} tensor of {tuple(shape)} on {found.device}"
+        return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+    return f"a {str(value.dtype).removeprefix('torch.')} tensor of {tuple(shape)} on {value.device}"
 
 
 def _kept_for_backward(is_needed: bool) -> AbstractContextManager[object]:

@@ -43,10 +43,14 @@ def unfit_device(device_type: str, *architectures: str) -> str | None:
 
     if not torch.cuda.is_available():
         return "torch finds no GPU here"
-    found = "sm_{}{}".format(*torch.cuda.get_device_capability())
-    if any(found == one or (one.endswith("+") and int(found[3:]) >= int(one[3:-1])) for one in architectures):
+    capability = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    if any(
+        capability == architecture
+        or (architecture.endswith("+") and int(capability[3:]) >= int(architecture[3:-1]))
+        for architecture in architectures
+    ):
         return None
-    return f"it needs a GPU of {' or '.join(architectures)}, and this one is {found}"
+    return f"it needs a GPU of {' or '.join(architectures)}, and this one is {capability}"
 
 
 def unfit_build(call: CallSpec, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:

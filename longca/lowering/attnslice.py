@@ -35,7 +35,8 @@ def attn_slices(mask: Mask, group: int | None = None) -> AttnSlices:
     # from this row on, row i starts at i + lo
     start_moves = np.where(lo <= -INF, q1, np.clip(k0 - lo, q0, q1))
     rows = np.stack([q0, np.minimum(end_rests, start_moves), np.maximum(end_rests, start_moves), q1], axis=1)
-    top, bottom = rows[:, :-1].ravel(), rows[:, 1:].ravel()
+    top = rows[:, :-1].ravel()
+    bottom = rows[:, 1:].ravel()
     upper = np.stack([np.ones(len(b), bool), end_rests > start_moves, np.zeros(len(b), bool)], axis=1).ravel()
     lower = np.stack([np.zeros(len(b), bool), end_rests > start_moves, np.ones(len(b), bool)], axis=1).ravel()
     band = np.repeat(b, 3, axis=0)

@@ -20,12 +20,12 @@ def usable_device(device: Any) -> torch.device:
     import torch
 
     try:
-        found = torch.get_default_device() if device is None else torch.device(device)
+        usable = torch.get_default_device() if device is None else torch.device(device)
     except (RuntimeError, TypeError):
         raise _refused(device, "torch knows no such device") from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if usable.type == "cuda" and (usable.index or 0) >= torch.cuda.device_count():
         raise _refused(device, f"torch {torch.__version__} sees {torch.cuda.device_count()} GPUs")
-    return found
+    return usable
 
 
 def _refused(device: Any, why: str) -> UserError:

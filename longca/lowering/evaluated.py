@@ -37,8 +37,11 @@ class PairTest:
         Args:
             seqlens: numbers of queries and keys; indices beyond them are never passed to the test.
         """
-        self._mask_mod, self._batch, self._head = mask_mod, batch, head
-        self._seqlens, self._device = seqlens, device
+        self._mask_mod = mask_mod
+        self._batch = batch
+        self._head = head
+        self._seqlens = seqlens
+        self._device = device
 
     def most_pairs(self) -> int:
         """The largest number of pairs, at least 1, whose evaluation creates no tensor of more than
@@ -71,7 +74,8 @@ class PairTest:
         def visible(
             tile: torch.Tensor, h: torch.Tensor, row: torch.Tensor, col: torch.Tensor
         ) -> torch.Tensor:
-            q_idx, kv_idx = (first_q[tile] + row).clamp(max=last_q), (first_k[tile] + col).clamp(max=last_k)
+            q_idx = (first_q[tile] + row).clamp(max=last_q)
+            kv_idx = (first_k[tile] + col).clamp(max=last_k)
             return self._mask_mod(tile * 0 + self._batch, h + self._head, q_idx, kv_idx)
 
         try:

@@ -46,7 +46,8 @@ def _gaps(table: np.ndarray, begin: np.ndarray, seqlen_q: int) -> np.ndarray:
         np.vstack([table[:, 0::2].T, np.full_like(begin, seqlen_q)]),
     )
     real = (starts < ends).any(axis=1)
-    starts, ends = starts[real], ends[real]
+    starts = starts[real]
+    ends = ends[real]
     if len(starts) > 2:
         used = (starts < ends).T
         counts = used.sum(axis=1)

@@ -48,7 +48,8 @@ def block_mask(
             todo="Give a whole number of tokens, or two: (of queries, of keys)",
         )
     size_q, size_k = (whole_number("Argument 'block_size'", size) for size in sizes)
-    num_q_heads, device = whole_number("Argument 'num_q_heads'", num_q_heads), usable_device(device)
+    num_q_heads = whole_number("Argument 'num_q_heads'", num_q_heads)
+    device = usable_device(device)
     share = num_q_heads // mask.num_groups if mask.num_groups > 1 else 1
     rows = [row_tiles(mask, size_q, size_k, group, whole=True) for group in range(mask.num_groups)]
     cols = [col_tiles(mask, size_q, size_k, group, whole=True) for group in range(mask.num_groups)]
@@ -56,7 +57,8 @@ def block_mask(
     def lists(runs: list[Runs], num_across: int) -> tuple[torch.Tensor, torch.Tensor]:
         counts, index = _lists(runs, num_across, device)
         if share > 1:
-            counts, index = counts.repeat_interleave(share, 0), index.repeat_interleave(share, 0)
+            counts = counts.repeat_interleave(share, 0)
+            index = index.repeat_interleave(share, 0)
         return counts[None], index[None]
 
     kv_counts, kv_index = lists([tiles.partial_runs for tiles in rows], rows[0].num_across)
@@ -94,10 +96,10 @@ def _lists(
     counts = np.stack([runs.counts for runs in groups])
     index = torch.ones(*counts.shape, num_across, dtype=torch.int32, device=device)
     group = np.repeat(np.arange(len(groups)), [len(line) for line in lines])
-    place = torch.from_numpy(
+    slot = torch.from_numpy(
         (group * counts.shape[1] + np.concatenate(lines)) * num_across + np.concatenate(slots)
     ).to(device)
-    index.view(-1)[place] = torch.from_numpy(np.concatenate(steps)).to(device)
+    index.view(-1)[slot] = torch.from_numpy(np.concatenate(steps)).to(device)
     index.cumsum_(2)
     counts = torch.from_numpy(counts).to(device)
     index.masked_fill_(torch.arange(num_across, dtype=torch.int32, device=device) >= counts[..., None], 0)
@@ -106,7 +108,8 @@ def _lists(
 
 def _steps(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
     """For each run, its first slot in its line, and the step from the preceding index to its first index."""
-    start, end = runs.bounds[:, 0], runs.bounds[:, 1]
+    start = runs.bounds[:, 0]
+    end = runs.bounds[:, 1]
     upto = np.concatenate([[0], np.cumsum(end - start, dtype=np.int64)])
     slot = upto[:-1] - upto[runs.offsets[runs.lines]]
     before = np.where(slot > 0, np.append(np.int32(0), end)[:-1] - 1, 0)

@@ -79,13 +79,17 @@ def _of_bands(bands: np.ndarray, num_rows: int, num_cols: int) -> np.ndarray:
     heights = np.diff(cuts)
     band, stretch = spread(np.searchsorted(cuts, q0), np.searchsorted(cuts, q1))
     order = np.lexsort((np.maximum(k0[band], cuts[stretch] + lo[band]), stretch))
-    band, stretch = band[order], stretch[order]
+    band = band[order]
+    stretch = stretch[order]
     row = cuts[stretch]
-    start, start_moves = np.maximum(k0[band], row + lo[band]), row + lo[band] > k0[band]
-    end, end_moves = np.minimum(k1[band], row + hi[band] + 1), row + hi[band] + 1 < k1[band]
+    start = np.maximum(k0[band], row + lo[band])
+    start_moves = row + lo[band] > k0[band]
+    end = np.minimum(k1[band], row + hi[band] + 1)
+    end_moves = row + hi[band] + 1 < k1[band]
     touches = (stretch[1:] == stretch[:-1]) & (end[:-1] == start[1:])
     touches &= (end_moves[:-1] == start_moves[1:]) | (heights[stretch[1:]] == 1)
-    opens, closes = np.append(True, ~touches)[: len(band)], np.append(~touches, True)[: len(band)]
+    opens = np.append(True, ~touches)[: len(band)]
+    closes = np.append(~touches, True)[: len(band)]
     counts = np.bincount(stretch[opens], minlength=len(heights))
     num_slots = max(int(counts.max(initial=0)), 1)
 

@@ -75,9 +75,10 @@ class Runs:
 
     def expand(self) -> Csr:
         """The same sets as lists of indices, in O(indices) time and memory."""
-        start, lengths = self.bounds[:, 0], self.bounds[:, 1] - self.bounds[:, 0]
-        place = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        assert place[-1] < 1 << 31, "places must fit int32 below"
-        indices = np.arange(place[-1], dtype=np.int32)
-        indices += np.repeat(start - place[:-1].astype(np.int32), lengths)
-        return Csr(place[self.offsets], indices)
+        start = self.bounds[:, 0]
+        lengths = self.bounds[:, 1] - self.bounds[:, 0]
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        assert offsets[-1] < 1 << 31, "places must fit int32 below"
+        indices = np.arange(offsets[-1], dtype=np.int32)
+        indices += np.repeat(start - offsets[:-1].astype(np.int32), lengths)
+        return Csr(offsets[self.offsets], indices)

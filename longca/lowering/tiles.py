@@ -63,25 +63,37 @@ def _band_tiles(
     """Tiles of bands. The visible areas along a line are a cumulative sum of steps: each range of `_covered`
     contributes one step up and one down."""
     # ranges of two lines never touch
-    num_lines, stride = -(-num_rows // tile_rows), -(-num_cols // tile_cols) + 1
+    num_lines = -(-num_rows // tile_rows)
+    stride = -(-num_cols // tile_cols) + 1
     line, start_tile, end_tile, area = _covered(bands, tile_rows, tile_cols)
-    place = np.concatenate([line * stride + start_tile, line * stride + end_tile])
-    order = np.argsort(place, kind="stable")
-    place, total = place[order], np.cumsum(np.concatenate([area, -area])[order])
-    last = np.flatnonzero(np.diff(place, append=-1))
-    start, end, total = place[last[:-1]], place[last[1:]], total[last[:-1]]
-    start, end, total = start[total > 0], end[total > 0], total[total > 0]
+    key = np.concatenate([line * stride + start_tile, line * stride + end_tile])
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    total = np.cumsum(np.concatenate([area, -area])[order])
+    last = np.flatnonzero(np.diff(key, append=-1))
+    start = key[last[:-1]]
+    end = key[last[1:]]
+    total = total[last[:-1]]
+    start = start[total > 0]
+    end = end[total > 0]
+    total = total[total > 0]
 
     line = start // stride
-    height, width = np.full(len(start), tile_rows), np.full(len(start), tile_cols)
+    height = np.full(len(start), tile_rows)
+    width = np.full(len(start), tile_cols)
     if not whole:
         height = np.minimum(height, num_rows - line * tile_rows)
         width = np.minimum(width, num_cols - (start - line * stride) * tile_cols)
     full = total == height * width
     joins = (start[1:] == end[:-1]) & (full[1:] == full[:-1])
-    opens, closes = np.append(True, ~joins)[: len(start)], np.append(~joins, True)[: len(start)]
-    line, start, end, full = line[opens], start[opens], end[closes], full[opens]
-    start_tile, end_tile = start - line * stride, end - line * stride
+    opens = np.append(True, ~joins)[: len(start)]
+    closes = np.append(~joins, True)[: len(start)]
+    line = line[opens]
+    start = start[opens]
+    end = end[closes]
+    full = full[opens]
+    start_tile = start - line * stride
+    end_tile = end - line * stride
     return (
         Runs.of(line[full], start_tile[full], end_tile[full], num_lines),
         Runs.of(line[~full], start_tile[~full], end_tile[~full], num_lines),
@@ -95,15 +107,21 @@ def _covered(
     has this area."""
     owner, line = spread(bands[:, Q0] // tile_rows, -(-bands[:, Q1] // tile_rows))
     b = bands[owner]
-    row0, row1 = np.maximum(b[:, Q0], line * tile_rows), np.minimum(b[:, Q1], (line + 1) * tile_rows)
+    row0 = np.maximum(b[:, Q0], line * tile_rows)
+    row1 = np.minimum(b[:, Q1], (line + 1) * tile_rows)
     # starts and ends of a band's rows never decrease: their union is [left, right), and every row contains
     # [inner0, inner1)
-    left, right = np.maximum(b[:, K0], row0 + b[:, LO]), np.minimum(b[:, K1], row1 + b[:, HI])
-    inner0, inner1 = np.maximum(b[:, K0], row1 - 1 + b[:, LO]), np.minimum(b[:, K1], row0 + 1 + b[:, HI])
-    start_tile, end_tile = left // tile_cols, -(-right // tile_cols)
-    full0, full1 = -(-inner0 // tile_cols), inner1 // tile_cols
+    left = np.maximum(b[:, K0], row0 + b[:, LO])
+    right = np.minimum(b[:, K1], row1 + b[:, HI])
+    inner0 = np.maximum(b[:, K0], row1 - 1 + b[:, LO])
+    inner1 = np.minimum(b[:, K1], row0 + 1 + b[:, HI])
+    start_tile = left // tile_cols
+    end_tile = -(-right // tile_cols)
+    full0 = -(-inner0 // tile_cols)
+    full1 = inner1 // tile_cols
     none = full0 >= full1
-    full0, full1 = np.where(none, end_tile, full0), np.where(none, end_tile, full1)
+    full0 = np.where(none, end_tile, full0)
+    full1 = np.where(none, end_tile, full1)
 
     # in the few other tiles the area of the band must be computed
     piece, tile = spread(np.concatenate([start_tile, full1]), np.concatenate([full0, end_tile]))
@@ -139,7 +157,8 @@ def _grid_tiles(
     first_col, num_cols = _met(col_bounds, tile_cols)
     dtype = np.uint8 if num_rows.max(initial=0) * num_cols.max(initial=0) < 1 << 8 else np.uint32
     seen = _sums(_sums(visible.view(np.uint8), first_row, num_rows, 0, dtype), first_col, num_cols, 1, dtype)
-    full, touched = seen == np.multiply.outer(num_rows.astype(dtype), num_cols.astype(dtype)), seen > 0
+    full = seen == np.multiply.outer(num_rows.astype(dtype), num_cols.astype(dtype))
+    touched = seen > 0
     if whole:
         full[row_bounds[-1] // tile_rows :] = False
         full[:, col_bounds[-1] // tile_cols :] = False

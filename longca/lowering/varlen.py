@@ -34,10 +34,13 @@ def packed_sequences(mask: Mask) -> Varlen:
     bands = mask.groups[0]
     begin_q, end_q, begin_k, end_k = bands[:, [Q0, Q1, K0, K1]].T
     before_q, before_k = (np.append(0, end) for end in (end_q, end_k))
-    gap_q, gap_k = np.append(begin_q, mask.seqlen_q) - before_q, np.append(begin_k, mask.seqlen_k) - before_k
+    gap_q = np.append(begin_q, mask.seqlen_q) - before_q
+    gap_k = np.append(begin_k, mask.seqlen_k) - before_k
     if min(gap_q.min(), gap_k.min()) < 0:
         raise ValueError("the mask is not a row of segments under one window")
-    shift, length_q, length_k = end_k - end_q, end_q - begin_q, end_k - begin_k
+    shift = end_k - end_q
+    length_q = end_q - begin_q
+    length_k = end_k - begin_k
     left = shared_bound(shift - np.maximum(bands[:, LO], begin_k - end_q + 1), length_k)
     right = shared_bound(np.minimum(bands[:, HI], end_k - 1 - begin_q) - shift, length_q)
     if left is None or right is None:
@@ -46,7 +49,8 @@ def packed_sequences(mask: Mask) -> Varlen:
     segments_q = np.stack([gap_q, none, np.append(length_q, 0)], axis=1).ravel()
     segments_k = np.stack([none, gap_k, np.append(length_k, 0)], axis=1).ravel()
     kept = (segments_q > 0) | (segments_k > 0)
-    segments_q, segments_k = segments_q[kept], segments_k[kept]
+    segments_q = segments_q[kept]
+    segments_k = segments_k[kept]
     cu_seqlens, cu_seqlens_k = (
         np.append(0, np.cumsum(lengths)).astype(np.int32) for lengths in (segments_q, segments_k)
     )

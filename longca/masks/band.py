@@ -82,7 +82,8 @@ def tight(bands: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def areas(bands: np.ndarray) -> np.ndarray:
     """Exact number of visible pairs of each band, (n,) int64."""
     q0, q1, k0, k1, lo, hi = bands.T
-    least, most = k0 - q1, k1 - 1 - q0
+    least = k0 - q1
+    most = k1 - 1 - q0
     # `clip` takes longer on few bands
     below, upto = (np.minimum(np.maximum(offset, least), most) for offset in (lo - 1, hi))
     return np.maximum(_pairs_upto(q0, q1, k0, k1, upto) - _pairs_upto(q0, q1, k0, k1, below), 0)
@@ -90,7 +91,8 @@ def areas(bands: np.ndarray) -> np.ndarray:
 
 def _pairs_upto(q0: np.ndarray, q1: np.ndarray, k0: np.ndarray, k1: np.ndarray, h: np.ndarray) -> np.ndarray:
     """Pairs of the rectangle with j - i <= h: row i has clamp(i + h + 1 - k0, 0, k1 - k0) of them."""
-    width, shift = k1 - k0, h + 1 - k0
+    width = k1 - k0
+    shift = h + 1 - k0
     return _clamped_sum(q1 + shift, width) - _clamped_sum(q0 + shift, width)
 
 
@@ -125,7 +127,8 @@ def stripe(bands: np.ndarray, q_rank: int, k_rank: int, world: int) -> np.ndarra
     b[:, [Q0, Q1]] = -((q_rank - b[:, [Q0, Q1]]) // world)
     b[:, [K0, K1]] = -((k_rank - b[:, [K0, K1]]) // world)
     offset = k_rank - q_rank
-    low, high = np.abs(b[:, LO]) < INF, np.abs(b[:, HI]) < INF
+    low = np.abs(b[:, LO]) < INF
+    high = np.abs(b[:, HI]) < INF
     b[low, LO] = -((offset - b[low, LO]) // world)
     b[high, HI] = (b[high, HI] - offset) // world
     return normal(b)
@@ -168,8 +171,8 @@ def overlap(bands: np.ndarray) -> tuple[int, int] | None:
         indices = np.sort(order[np.stack([position[owner], later])], axis=0)
         shared = indices[:, _hold_a_pair(intersect(bands[indices[0]], bands[indices[1]]))]
         if shared.size:
-            one, other = shared[:, np.lexsort(shared[::-1])[0]].tolist()
-            return one, other
+            first, other = shared[:, np.lexsort(shared[::-1])[0]].tolist()
+            return first, other
     return None
 
 
@@ -181,9 +184,9 @@ def overlap_text(bands: np.ndarray) -> str | None:
     indices = overlap(bands)
     if indices is None:
         return None
-    one, other = bands[list(indices)].view(BandTable)
-    [[q0, q1, k0, k1, *_]] = normal(intersect(one, other)[None]).tolist()
-    return f"{one} and {other} are not: both hold queries {q0} to {q1 - 1} of keys {k0} to {k1 - 1}"
+    first, other = bands[list(indices)].view(BandTable)
+    [[q0, q1, k0, k1, *_]] = normal(intersect(first, other)[None]).tolist()
+    return f"{first} and {other} are not: both hold queries {q0} to {q1 - 1} of keys {k0} to {k1 - 1}"
 
 
 def _meetings(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -227,9 +230,11 @@ def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     width = int(end.max()) + 2
     keys = row * width + start
     following = np.minimum(np.searchsorted(keys, keys + width), len(keys) - 1)
-    start_step, end_step = keys[following] - keys - width, end[following] - end
+    start_step = keys[following] - keys - width
+    end_step = end[following] - end
     goes_on = np.flatnonzero((start_step >= 0) & (start_step <= 1) & (end_step >= 0) & (end_step <= 1))
-    before, moves = np.arange(len(keys)), np.zeros((2, len(keys)), dtype=bool)
+    before = np.arange(len(keys))
+    moves = np.zeros((2, len(keys)), dtype=bool)
     before[following[goes_on]] = goes_on
     moves[:, following[goes_on]] = start_step[goes_on], end_step[goes_on]
 
@@ -245,7 +250,8 @@ def of_runs(row: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
     order = np.argsort(first, kind="stable")
     opens = np.flatnonzero(np.diff(first[order], prepend=-1))
-    one, last = order[opens], order[np.append(opens[1:], len(order)) - 1]
+    one = order[opens]
+    last = order[np.append(opens[1:], len(order)) - 1]
     start_moves, end_moves = (np.logical_or.reduceat(side[order], opens) for side in moves)
     return make(
         row[one],

@@ -86,7 +86,8 @@ class Conversions:
             The mask. For several rows, (rows, sequences + 1) or a list of arrays, a list of masks, one a row,
             as `longca.attention` takes them for a batch.
         """
-        rows, rows_k = forms.rows_of(cu_seqlens), forms.rows_of(cu_seqlens_k)
+        rows = forms.rows_of(cu_seqlens)
+        rows_k = forms.rows_of(cu_seqlens_k)
         if rows is not None and rows_k is None:
             rows_k = [cu_seqlens_k] * len(rows)
         if rows is not None and rows_k is not None and len(rows) != len(rows_k):

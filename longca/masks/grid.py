@@ -56,7 +56,8 @@ class BlockGrid:
 
     def areas(self) -> np.ndarray:
         """Visible pairs of each group, (G,) int64."""
-        rows, cols = np.diff(self.q_bounds, axis=1), np.diff(self.k_bounds, axis=1)
+        rows = np.diff(self.q_bounds, axis=1)
+        cols = np.diff(self.k_bounds, axis=1)
         # sums of integers up to that are exact
         exact = np.float32 if self.k_bounds.max(initial=0) < 1 << 24 else np.float64
         seen = [
@@ -118,9 +119,9 @@ class BlockGrid:
         """`visible` (M, N) and both bounds of one group, without its empty blocks."""
         if self._is_solid:
             return self.visible[group], self.q_bounds[group], self.k_bounds[group]
-        one = slice(group, group + 1)
+        only = slice(group, group + 1)
         visible, q_bounds, k_bounds = _without_empty(
-            self.visible[one], self.q_bounds[one], self.k_bounds[one]
+            self.visible[only], self.q_bounds[only], self.k_bounds[only]
         )
         return visible[0], q_bounds[0], k_bounds[0]
 

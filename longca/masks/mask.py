@@ -52,7 +52,10 @@ class Mask(Conversions):
         """
         if (grid is None) == (not groups):
             raise ValueError("a mask is made of bands or of a block grid: give one of the two")
-        self.seqlen_q, self.seqlen_k, self.grid, self.name = seqlen_q, seqlen_k, grid, name
+        self.seqlen_q = seqlen_q
+        self.seqlen_k = seqlen_k
+        self.grid = grid
+        self.name = name
         self._params = dict(params or {})
         self._groups = tuple(band.normal(group) for group in groups)
         for bands in self._groups:
@@ -174,9 +177,11 @@ class Mask(Conversions):
     def named(self, name: str, params: Mapping[str, object], origin: MaskOrigin | None = None) -> Mask:
         """The same mask with a name, further parameters, and perhaps an origin; its own parameters take
         precedence."""
-        found = copy(self)
-        found.name, found._params, found.origin = name, {**params, **self._params}, origin
-        return found
+        mask = copy(self)
+        mask.name = name
+        mask._params = {**params, **self._params}
+        mask.origin = origin
+        return mask
 
     @cached_property
     def traits(self) -> Traits:

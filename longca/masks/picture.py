@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 SIDE = 64  # cells of a picture along one side, at most
 LEVELS = 8  # shades of partly visible cells
-VISIBLE, FRAME = "#3b8eea", "#8b949e"  # readable on light and on dark backgrounds
+# readable on light and on dark backgrounds
+VISIBLE = "#3b8eea"
+FRAME = "#8b949e"
 TITLE_WIDTH = 42  # characters of a plot's title
 MOST_BANDS = 8  # that a notebook shows as numbers
 
@@ -42,7 +44,8 @@ def shares(mask: Bands, side: int = SIDE, group: int = 0) -> np.ndarray:
 def outline(visible: np.ndarray) -> str:
     """The SVG path of a bool raster: one rectangle for each interval of keys, over all rows in which it is
     unchanged."""
-    pieces, growing = [], {}
+    pieces = []
+    growing = {}
     for row in range(len(visible) + 1):
         edges = (
             np.flatnonzero(np.diff(np.pad(visible[row], 1).astype(np.int8)))
@@ -96,23 +99,23 @@ def definition(name: str, traits: Traits) -> str:
 
 def facts(mask: Any) -> dict[str, str]:
     """Facts for display, by name: rule, size, density, documents, parameters."""
-    found = {
+    texts = {
         "visible iff": definition(mask.name, mask.traits),
         "queries × keys": f"{mask.seqlen_q:,} × {mask.seqlen_k:,}",
         "density": f"{mask.density:.4f} ({mask.area:,} pairs)",
     }
     if mask.num_groups > 1:
-        found["head groups"] = str(mask.num_groups)
+        texts["head groups"] = str(mask.num_groups)
     if mask.documents is not None:
-        found["documents"] = f"{len(mask.documents)}, longest {int(mask.documents.max()):,} tokens"
+        texts["documents"] = f"{len(mask.documents)}, longest {int(mask.documents.max()):,} tokens"
     given = {
         key: value
         for key, value in mask.params.items()
         if isinstance(value, (bool, int, float, str)) and value is not False
     }
     if given:
-        found["parameters"] = ", ".join(f"{key} = {value}" for key, value in given.items())
-    return found
+        texts["parameters"] = ", ".join(f"{key} = {value}" for key, value in given.items())
+    return texts
 
 
 def html(mask: Any) -> str:
@@ -200,5 +203,6 @@ def _areas_of_grid(grid: BlockGrid, group: int, rows: np.ndarray, cols: np.ndarr
 
 def _overlaps(edges: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     """Tokens that each range of `edges` shares with each block, float64 (ranges, blocks)."""
-    start, end = np.maximum.outer(edges[:-1], bounds[:-1]), np.minimum.outer(edges[1:], bounds[1:])
+    start = np.maximum.outer(edges[:-1], bounds[:-1])
+    end = np.minimum.outer(edges[1:], bounds[1:])
     return np.maximum(end - start, 0).astype(np.float64)

@@ -46,13 +46,13 @@ def diagonal_segments(mask: Bands) -> Segments | None:
         (mask.grid.row_runs(group) != 1).any() for group in range(mask.num_groups)
     ):
         return None  # a row of a segment is one run: most grids are rejected here without computing bands
-    found = None
+    common = None
     for bands in mask.groups:
         segments = _segments(bands, mask.seqlen_q)
-        if segments is None or (found is not None and not _same(found, segments)):
+        if segments is None or (common is not None and not _same(common, segments)):
             return None
-        found = segments
-    return found
+        common = segments
+    return common
 
 
 def _segments(bands: np.ndarray, seqlen: int) -> Segments | None:
@@ -64,10 +64,12 @@ def _segments(bands: np.ndarray, seqlen: int) -> Segments | None:
         return Segments(np.array([0, seqlen]), (0, 0)) if band.areas(bands).sum() == seqlen else None
     bands = _split_diagonals(bands, bounds)
     owner = np.searchsorted(bounds, bands[:, Q0], side="right") - 1
-    lowest, highest = np.full(len(length), INF), np.full(len(length), -INF)
+    lowest = np.full(len(length), INF)
+    highest = np.full(len(length), -INF)
     np.minimum.at(lowest, owner, np.maximum(bands[:, LO], bands[:, K0] - (bands[:, Q1] - 1)))
     np.maximum.at(highest, owner, np.minimum(bands[:, HI], bands[:, K1] - 1 - bands[:, Q0]))
-    left, right = shared_bound(-lowest, length), shared_bound(highest, length)
+    left = shared_bound(-lowest, length)
+    right = shared_bound(highest, length)
     if left is None or right is None:
         return None
     # bands see at most that window in their segment, so the window is complete if the numbers of pairs are
@@ -97,9 +99,11 @@ def _split_diagonals(bands: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     diagonal = (bands[:, LO] == 0) & (bands[:, HI] == 0)
     if not diagonal.any():
         return bands
-    begin, end = bands[diagonal, Q0], bands[diagonal, Q1]
+    begin = bands[diagonal, Q0]
+    end = bands[diagonal, Q1]
     owner, segment = spread(np.searchsorted(bounds, begin, side="right") - 1, np.searchsorted(bounds, end))
-    begin, end = np.maximum(begin[owner], bounds[segment]), np.minimum(end[owner], bounds[segment + 1])
+    begin = np.maximum(begin[owner], bounds[segment])
+    end = np.minimum(end[owner], bounds[segment + 1])
     return np.concatenate([bands[~diagonal], band.make(begin, end, begin, end, 0, 0)])
 
 
@@ -116,5 +120,5 @@ def shared_bound(reach: np.ndarray, length: np.ndarray) -> int | None:
     return bound if agrees else None
 
 
-def _same(one: Segments, other: Segments) -> bool:
-    return one.window == other.window and np.array_equal(one.bounds, other.bounds)
+def _same(segments: Segments, other: Segments) -> bool:
+    return segments.window == other.window and np.array_equal(segments.bounds, other.bounds)

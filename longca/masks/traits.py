@@ -148,7 +148,9 @@ def most_row_runs(bands: np.ndarray) -> int:
     begin = np.maximum(k0[owner], row + lo[owner])
     end = np.minimum(k1[owner], row + hi[owner] + 1)
     order = np.lexsort([begin, number])
-    number, begin, end = number[order], begin[order], end[order]
+    number = number[order]
+    begin = begin[order]
+    end = end[order]
     joins = (number[1:] == number[:-1]) & (begin[1:] == end[:-1])
     runs = np.bincount(number) - np.bincount(number[1:][joins], minlength=number.max() + 1)
     return int(runs.max())

@@ -35,7 +35,9 @@ def confined_product(weights: Tensor, visible: Tensor, x: Tensor) -> Tensor:
         """True where a row has such a pair with such a value."""
         return (pairs.to(torch.float32) @ values.to(torch.float32)) > 0
 
-    plus, minus, is_nan = x == torch.inf, x == -torch.inf, torch.isnan(x)
+    plus = x == torch.inf
+    minus = x == -torch.inf
+    is_nan = torch.isnan(x)
     up = meets(weights > 0, plus) | meets(weights < 0, minus)
     down = meets(weights > 0, minus) | meets(weights < 0, plus)
     invalid = (

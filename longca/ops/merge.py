@@ -61,7 +61,8 @@ def merge_parts(out_nHD: Tensor, lse_nH: Tensor, part_nHD: Tensor, part_lse_nH: 
         out_nHD.is_contiguous() and lse_nH.is_contiguous() and out_nHD.dtype == lse_nH.dtype == torch.float32
     )
     part = part_nHD if part_nHD.stride(2) == 1 else part_nHD.contiguous()
-    num_rows, head_dim = lse_nH.numel(), out_nHD.shape[2]
+    num_rows = lse_nH.numel()
+    head_dim = out_nHD.shape[2]
     if num_rows:
         _merge[(triton.cdiv(num_rows, ROWS),)](
             out_nHD,

@@ -30,7 +30,8 @@ def on_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 def pack(tensors: Sequence[Tensor], *, pinned: bool = False) -> tuple[Tensor, list[int]]:
     """(bytes of all tensors in one host tensor, where each begins)"""
-    offsets, size = list[int](), 0
+    offsets = list[int]()
+    size = 0
     for x in tensors:
         offsets.append(size)
         size += -(-x.nbytes // ALIGNMENT) * ALIGNMENT

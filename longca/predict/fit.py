@@ -91,10 +91,8 @@ def fit_kernel(
         raise ValueError(f"{len(samples)} records of '{kernel}' {direction}; at least {FEWEST} are needed")
     best = _fit(samples)
     if judged:
-        by_mask, by_length = (
-            held_out(samples, lambda sample: sample.mask),
-            held_out(samples, lambda sample: sample.seqlen),
-        )
+        by_mask = held_out(samples, lambda sample: sample.mask)
+        by_length = held_out(samples, lambda sample: sample.seqlen)
     else:
         by_mask = by_length = np.array([sample.seconds for sample in samples]) / best.predicted(samples) - 1
     costs = {name: float(value) * 1e3 for name, value in zip(FEATURES, best.costs, strict=True)}
@@ -136,7 +134,9 @@ def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: boo
 
     If all records have bands, or all have blocks, the models are only for such masks.
     """
-    best, chosen, least = [list(samples)], tuple[str, ...](), np.inf
+    best = [list(samples)]
+    chosen = tuple[str, ...]()
+    least = np.inf
     for split in SPLITS:
         parts: dict[tuple[str, ...], list[Sample]] = {}
         for sample in samples:
@@ -144,10 +144,12 @@ def _fit_way(kernel: str, direction: str, samples: Sequence[Sample], judged: boo
         if any(len(part) < FEWEST for part in parts.values()) or (split and len(parts) == 1):
             continue
         miss = sum(_fit(part).miss for part in parts.values())
-        count = len({(one.mask, one.seqlen, *one.labels.values()) for one in samples})
+        count = len({(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples})
         criterion = count * np.log(max(miss, 1e-12) / count) + len(FEATURES) * len(parts) * np.log(count)
         if criterion < least:
-            least, best, chosen = criterion, list(parts.values()), split
+            least = criterion
+            best = list(parts.values())
+            chosen = split
     if "blocks" not in chosen and len({sample.labels["blocks"] for sample in samples}) == 1:
         chosen = *chosen, "blocks"
     return [
@@ -216,8 +218,10 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, fl
     scale = np.maximum(np.sqrt(np.square(matrix).sum(axis=0)), 1e-300)
     scaled = matrix / scale
     # two columns may be equal: empty tiles of full masks
-    gram, right = scaled.T @ scaled + 1e-10 * np.eye(num), scaled.T @ target
-    x, inside = np.zeros(num), np.zeros(num, dtype=bool)
+    gram = scaled.T @ scaled + 1e-10 * np.eye(num)
+    right = scaled.T @ target
+    x = np.zeros(num)
+    inside = np.zeros(num, dtype=bool)
     for _ in range(10 * num):
         gradient = np.where(inside, -np.inf, right - gram @ x)
         if gradient.max() <= 1e-9 * max(np.abs(right).max(), 1e-300):

@@ -40,7 +40,8 @@ LONG_ROWS = 0.25
 # `benchmarks.predict.errors` checks
 NOMINAL = 0.96
 # of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
-BOOST_S, SETTLED_S = 6e-3, 24e-3
+BOOST_S = 6e-3
+SETTLED_S = 24e-3
 
 
 def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
@@ -161,7 +162,8 @@ class Interval:
 
     def widened(self, factor: float) -> Interval:
         """The interval scaled about its centre by this factor."""
-        centre, half = (self.low + self.high) / 2, (self.high - self.low) / 2 * factor
+        centre = (self.low + self.high) / 2
+        half = (self.high - self.low) / 2 * factor
         return Interval(max(centre - half, -0.95), centre + half, self.median, self.p95, self.num_records)
 
 
@@ -221,9 +223,11 @@ def clock_slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray
 
 def at_full_clock(measured_s: np.ndarray, throttle: float) -> np.ndarray:
     """The seconds at full clock of a measured time: the inverse of t · slowdown(t), (n,)."""
-    low, high = measured_s / (1 + throttle), measured_s.copy()
+    low = measured_s / (1 + throttle)
+    high = measured_s.copy()
     for _ in range(40):
         middle = (low + high) / 2
         late = middle * clock_slowdown(middle, throttle) > measured_s
-        low, high = np.where(late, low, middle), np.where(late, middle, high)
+        low = np.where(late, low, middle)
+        high = np.where(late, middle, high)
     return (low + high) / 2

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from longca.lowering.ranges import Runs
 
 MOST_GROUPS = 2
-MOST_ROWS, PIECE_ROWS = 1 << 19, 4096  # counted queries, and queries of a piece
+MOST_ROWS = 1 << 19  # counted queries
+PIECE_ROWS = 4096  # queries of a piece
 PROGRAMS = 132  # multiprocessors of an H200 and of an H100
 
 
@@ -84,7 +85,8 @@ class WorkSpread:
             in_order: items start in the order of the sequence.
         """
         copies *= self.repeats
-        pairs, total = self.pairs, float(self.pairs.sum()) * copies
+        pairs = self.pairs
+        total = float(self.pairs.sum()) * copies
         if len(pairs) and pairs[0] * PROGRAMS > most * total:
             parts = np.ceil(pairs * PROGRAMS / (most * total)).astype(int)
             pairs = np.sort(np.repeat(pairs / parts, parts))[::-1]
@@ -132,7 +134,8 @@ def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStat
     """
     if mask.seqlen_q > MOST_ROWS:
         return _of_pieces(mask, shape, heads_per_kv)
-    tokens, groups = shape.tokens(heads_per_kv), range(min(mask.num_groups, MOST_GROUPS))
+    tokens = shape.tokens(heads_per_kv)
+    groups = range(min(mask.num_groups, MOST_GROUPS))
     lines = _block_lines if shape.per_block and mask.grid is not None else _tile_lines
     counted = [lines(mask, tokens, shape.keys, group) for group in groups]
     full, partial = (float(np.mean([part.sum() for part in parts])) for parts in zip(*counted, strict=True))
@@ -152,7 +155,8 @@ def _tile_lines(
     mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pairs in full and in partial tiles of each row of tiles, or of each column, (n,) each."""
-    tiles, size = (col_tiles if columns else row_tiles)(mask, tokens, keys, group), float(tokens * keys)
+    tiles = (col_tiles if columns else row_tiles)(mask, tokens, keys, group)
+    size = float(tokens * keys)
     return _by_line(tiles.full_runs, tiles.num_lines) * size, _by_line(
         tiles.partial_runs, tiles.num_lines
     ) * size
@@ -194,7 +198,8 @@ def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistic
         sum(getattr(piece, name) for piece in pieces) for name in ("area", "full", "partial")
     )
     factor = mask.area / mask.num_groups / area if area else 0.0
-    full, partial = full * factor, partial * factor
+    full = full * factor
+    partial = partial * factor
     empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
     rows = WorkSpread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
     rows = WorkSpread(rows.pairs, rows.last, round(mask.seqlen_q / (count * PIECE_ROWS)))

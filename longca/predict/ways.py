@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 TWO_KERNELS = "two kernels"
-FROM_LAST, FROM_FIRST = "one pass from the last row", "one pass from the first row"
+FROM_LAST = "one pass from the last row"
+FROM_FIRST = "one pass from the first row"
 BANDS = ("band", "band_atomic")
 # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
-OWN, OWN_MOST = ("band",), 0.5
+OWN = ("band",)
+OWN_MOST = 0.5
 # blocks of the grid: row tiles of queries, from the first to the last, then heads
 IN_ORDER = ("fa2", "torch_flash")
-DKDV_MATMULS, BOTH_MATMULS = 4, 7  # matmuls of the kernel for dK and dV, and of both kernels
+DKDV_MATMULS = 4  # matmuls of the kernel for dK and dV
+BOTH_MATMULS = 7  # of both kernels
 # commits of records of earlier kernels of `band`
 EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")
 

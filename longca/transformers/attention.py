@@ -79,7 +79,8 @@ def longca_attention(
     table = as_table(attention_mask)
     if table is None or cu_seq_lens_q is not None:
         table = _table(q, k, attention_mask, is_causal, cu_seq_lens_q, cu_seq_lens_k)
-    width, head_dim = v.shape[-1], max(q.shape[-1], v.shape[-1])
+    width = v.shape[-1]
+    head_dim = max(q.shape[-1], v.shape[-1])
     q, k, v = (nn.functional.pad(x, (0, head_dim - x.shape[-1])) for x in (q, k, v))  # zeros change no result
     if torch.compiler.is_compiling():
         out, lse = traced_attention(q, k, v, table, scale)
@@ -174,7 +175,8 @@ def _table(
     cu_seq_lens_k: Tensor | None,
 ) -> Tensor:
     """The table of a mask that is not one yet, or of one that is restricted to packed documents."""
-    num_queries, num_keys = q.shape[1], k.shape[1]
+    num_queries = q.shape[1]
+    num_keys = k.shape[1]
     if attention_mask is None:
         if is_causal and num_queries != num_keys:
             raise UserError(

@@ -45,7 +45,8 @@ class GradientSum:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
-        self._parameters, self._group = parameters, group
+        self._parameters = parameters
+        self._group = group
         self._before: list[Tensor | None] | None = None  # gradients of earlier backward passes, during one
 
     def begin(self) -> None:
@@ -60,7 +61,8 @@ class GradientSum:
         import torch.distributed as dist
 
         assert self._before is not None
-        before, self._before = self._before, None
+        before = self._before
+        self._before = None
         device = self._parameters[0].device
         used = torch.tensor([parameter.grad is not None for parameter in self._parameters], device=device)
         used = used.to(torch.int32)

@@ -14,7 +14,8 @@ class LayerContext:
     """The attention of a sharded model's layers for one batch."""
 
     def __init__(self, cp: ContextParallel, layer_types: tuple[str, ...]) -> None:
-        self._cp, self._layer_types = cp, layer_types
+        self._cp = cp
+        self._layer_types = layer_types
 
     def attention(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """(1, L, H, D): attention of this rank's queries to all keys that the layer's mask shows.

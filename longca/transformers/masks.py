@@ -114,7 +114,8 @@ def read(function: Callable[..., Any], entry: int, start: int, stop: int) -> Rea
 
 def _read(function: Callable[..., Any], entry: int, positions: np.ndarray) -> Reading | None:
     """`positions`: the number that the function is called with, for each token."""
-    reading, terms = Reading(), _terms(function)
+    reading = Reading()
+    terms = _terms(function)
     names = [_name(term) for term in terms]
     if "remap_positions_for_packed_sequence" in names and "packed_sequence_mask_function" not in names:
         return None  # a reading of positions that restart holds inside documents alone

@@ -100,7 +100,10 @@ class ShardedModel:
     def __init__(
         self, model: nn.Module, config: Any, group: Any, options: dict[str, Any], reduce_gradients: bool
     ) -> None:
-        self._model, self._config, self._group, self._options = model, config, group, options
+        self._model = model
+        self._config = config
+        self._group = group
+        self._options = options
         self._context: ContextParallel | None = None
         self._layer_types: tuple[str, ...] = ()
         self._reduce_gradients = reduce_gradients

@@ -25,7 +25,7 @@ NOT_HANDED_ON = ("HookChain", "LazyDict", "NoneType")
 
 
 class Handed:
-    """What the launchers below Triton's own got, and the TMA descriptors that were made."""
+    """The arguments that the launchers below Triton's own got, and the TMA descriptors that were made."""
 
     def __init__(self) -> None:
         self.launches: list[Any] = []
@@ -49,7 +49,9 @@ class Handed:
         setattr(utils, name, filled)
 
     def since_the_last(self) -> list[Any]:
-        launches, self.launches, self._addresses = self.launches, [], {}
+        launches = self.launches
+        self.launches = []
+        self._addresses = {}
         return launches
 
     def _noted(self, launcher: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,7 +92,8 @@ def main() -> None:
             )
             q, out, dout = (torch.zeros(300, 8, head_dim, dtype=torch.bfloat16) for _ in range(3))
             k, v = (torch.zeros(300, 2, head_dim, dtype=torch.bfloat16) for _ in range(2))
-            lse, kept = torch.zeros(300, 8), []
+            lse = torch.zeros(300, 8)
+            kept = []
             calls = {
                 "forward": lambda plan: band_forward(q, k, v, plan, into=(out, lse)),  # noqa: B023 - called in this round
                 "backward": lambda plan: kept.append(band_backward(q, k, v, out, lse, dout, plan)),  # noqa: B023

@@ -113,8 +113,8 @@ def test_measures_keeps_and_says_why_not(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_plans_as_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one kernel makes all gradients, there are no lines for dQ. What was measured stays, if a later
-    mask fails."""
+    """There are no lines for dQ where one kernel makes all gradients. Measured lines stay if a later mask
+    fails."""
 
     def as_on_hopper(head_dim: int, _: torch.device, **how: Any) -> dict[BandKernel, TileConfig]:
         return choose_tiles(head_dim, (9, 0), **how)
@@ -129,8 +129,8 @@ def test_plans_as_on_hopper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(band_plan, "measured", measured)
     with pytest.raises(AssertionError, match="taken away"):
         band_plan.main(["--length", "8K", "--out", str(tmp_path)])
-    found = {line["mask"]: line["visible_queries"] for line in read_records(tmp_path, "band_plan")}
-    assert found["causal"] == "" and float(found["block_sparse_uniform"]) == 1
+    actual = {line["mask"]: line["visible_queries"] for line in read_records(tmp_path, "band_plan")}
+    assert actual["causal"] == "" and float(actual["block_sparse_uniform"]) == 1
 
 
 def test_plans_of_every_mask(tmp_path: Path) -> None:

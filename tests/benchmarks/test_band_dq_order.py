@@ -13,7 +13,8 @@ from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from tests.helpers.support import ROOT
 from tools.table import read_records, write_records
 
-FULL, WINDOW = build_mask("full", seqlen=8200), build_mask("sliding_window", seqlen=8192)
+FULL = build_mask("full", seqlen=8200)
+WINDOW = build_mask("sliding_window", seqlen=8192)
 
 
 def record(mask: Mask, last: float, first: float) -> dict[str, Any]:
@@ -34,18 +35,18 @@ TWO = [Case("8200", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
 
 def test_a_choice_loses_what_the_other_way_would_gain() -> None:
     gone = record(build_mask("full", seqlen=100), 1.0, 1.0)
-    found = table([record(FULL, 320.0, 200.0), record(WINDOW, 300.0, 500.0), gone], TWO).records
+    actual = table([record(FULL, 320.0, 200.0), record(WINDOW, 300.0, 500.0), gone], TWO).records
     names = ("full", 1, 1, 0), ("sliding_window", 1, 0, 1), ("all", 2, 1, 1)
     assert (
         tuple(
             (line["mask"], line["measured"], line["from the last row"], line["from the first row"])
-            for line in found
+            for line in actual
         )
         == names
     )
-    assert [line["lost_most"] for line in found] == pytest.approx([0.25, 0, 0.25])
-    assert found[-1]["lost_mean"] == pytest.approx(0.125)
-    assert (found[1]["from the first row, least"], found[-1]["from the last row, most"]) == pytest.approx(
+    assert [line["lost_most"] for line in actual] == pytest.approx([0.25, 0, 0.25])
+    assert actual[-1]["lost_mean"] == pytest.approx(0.125)
+    assert (actual[1]["from the first row, least"], actual[-1]["from the last row, most"]) == pytest.approx(
         (1.25, 0.8)
     )
 
@@ -79,28 +80,28 @@ def test_nothing_to_say_ends_in_one_line(
 
 def test_cases_are_of_both_ways_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dq_order, "RANKS", ((2, 8192),))
-    found = cases()
-    assert len({case.key for case in found}) == len(found)
-    assert {preferred_dq_order(case.mask, case.num_kv_heads) for case in found} == {
+    all_cases = cases()
+    assert len({case.key for case in all_cases}) == len(all_cases)
+    assert {preferred_dq_order(case.mask, case.num_kv_heads) for case in all_cases} == {
         None,
         AddOrder.FROM_LAST,
         AddOrder.FROM_FIRST,
     }
-    of_ranks = ["rank" in case.where for case in found]
+    of_ranks = ["rank" in case.where for case in all_cases]
     assert any(of_ranks) and of_ranks == sorted(of_ranks), "whole sequences first"
 
 
 def test_with_heads_cases_are_whole_sequences_of_these() -> None:
-    found = cases([(8, 1), (24, 3)])
-    assert {(case.num_q_heads, case.num_kv_heads) for case in found} == {(8, 1), (24, 3)}
-    assert not any("rank" in case.where for case in found)
+    all_cases = cases([(8, 1), (24, 3)])
+    assert {(case.num_q_heads, case.num_kv_heads) for case in all_cases} == {(8, 1), (24, 3)}
+    assert not any("rank" in case.where for case in all_cases)
 
 
 def test_the_rule_loses_little_with_few_heads() -> None:
-    """Of the masks measured with one, two or three KV heads on an H100, none has changed."""
-    found = read_records(ROOT / "reports/h100/few-heads", TIMES)
-    *of_masks, of_all = table(found, cases([(8, 1), (16, 2), (24, 3)])).records
-    assert of_all["measured"] == len(found) == 107
+    """No choice has changed for the masks measured with one, two or three KV heads on an H100."""
+    records = read_records(ROOT / "reports/h100/few-heads", TIMES)
+    *of_masks, of_all = table(records, cases([(8, 1), (16, 2), (24, 3)])).records
+    assert of_all["measured"] == len(records) == 107
     assert of_all["lost_mean"] < 0.006 and of_all["lost_most"] < 0.09
     assert max(line["lost_mean"] for line in of_masks) < 0.02
 

@@ -18,8 +18,8 @@ pytestmark = [
 
 
 def test_calls_start_kernels_and_descriptors(tmp_path: Path) -> None:
-    """Of the portable kernels, which compile quickest: forward one kernel, backward three. Their TMA
-    descriptors are kept from before."""
+    """The portable kernels compile quickest: forward starts one kernel, backward three. Their TMA descriptors
+    are kept from before."""
     command = [
         sys.executable,
         "-m",
@@ -34,9 +34,9 @@ def test_calls_start_kernels_and_descriptors(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     with (tmp_path / "band_host_time.csv").open(newline="") as file:
-        found = {line["call"]: line for line in csv.DictReader(file)}
-    assert len(found) == 5 and all(float(line["us"]) > 0 for line in found.values())
-    if found["forward"]["started"]:  # known where there is no GPU
+        actual = {line["call"]: line for line in csv.DictReader(file)}
+    assert len(actual) == 5 and all(float(line["us"]) > 0 for line in actual.values())
+    if actual["forward"]["started"]:  # known where there is no GPU
         assert [
-            (found[name]["started"], found[name]["descriptors"]) for name in ("forward", "band_backward")
+            (actual[name]["started"], actual[name]["descriptors"]) for name in ("forward", "band_backward")
         ] == [("1", "0"), ("3", "0")]

@@ -46,7 +46,7 @@ def test_builds_are_those_of_the_gpu() -> None:
         assert (
             forward.options["num_warps"] == num_warps and forward.constants[names.index("TILE_N"),] == tile_n
         )
-        known = {names[place] for place, *_ in forward.attributes}
+        known = {names[position] for position, *_ in forward.attributes}
         assert {"q_ptr", "out_ptr", "work_tiles_ptr", "q_token", "out_head"} <= known
         assert forward.signature["q_ptr"] == "*bf16" and forward.signature["k_desc"].startswith(
             "tensordesc<bf16[64, 128]"

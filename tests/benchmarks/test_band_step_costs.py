@@ -26,8 +26,8 @@ def test_costs_that_made_the_times_are_found() -> None:
             for kernel, slower in (("band", 1), ("flex", 2))
         ]
         for line, slower in zip(gaps(records).records, (1, 2), strict=True):
-            found = np.array([line["full_step_us"] / 1e3, line["partial_step_us"] / 1e3, line["call_ms"]])
-            assert found == pytest.approx(COSTS_MS * slower)
+            values = np.array([line["full_step_us"] / 1e3, line["partial_step_us"] / 1e3, line["call_ms"]])
+            assert values == pytest.approx(COSTS_MS * slower)
             assert line["deviation"] < 1e-9
 
 

@@ -44,7 +44,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 )
 def test_plans_of_every_variant(variant: str, plans: list[Any]) -> None:
     for mask, heads, kv_heads in MASKS:
-        q, k = torch.empty(mask.seqlen_q, heads, 128), torch.empty(mask.seqlen_k, kv_heads, 128)
+        q = torch.empty(mask.seqlen_q, heads, 128)
+        k = torch.empty(mask.seqlen_k, kv_heads, 128)
         backward(variant, q, k, k, q, q[..., 0], q, mask)()
         way, _ = split_variant(variant)
         in_one_pass = way in FUSED
@@ -68,7 +69,8 @@ def test_plans_of_every_variant(variant: str, plans: list[Any]) -> None:
 
 def test_the_forward_plan_is_without_gradients(plans: list[Any]) -> None:
     for mask, heads, kv_heads in MASKS:
-        q, k = torch.empty(mask.seqlen_q, heads, 128), torch.empty(mask.seqlen_k, kv_heads, 128)
+        q = torch.empty(mask.seqlen_q, heads, 128)
+        k = torch.empty(mask.seqlen_k, kv_heads, 128)
         forward(q, k, k, mask)()
         assert set(plans[-1].kernels) == {BandKernel.FORWARD}
 

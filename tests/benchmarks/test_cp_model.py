@@ -75,15 +75,15 @@ def test_lines_are_held_against_records_of_the_same_plan():
         measured("bwd", 1.0, kernel="fa3"),
         measured("bwd", 1.0, status="timeout"),
     ]
-    found = compared(
+    actual = compared(
         [LINE, LINE | {"strategy": "alone", "fwd_modelled_tflops": "", "bwd_modelled_tflops": ""}],
         pd.DataFrame(records),
     )
-    assert [(one["direction"], one["ratio"]) for one in found] == [
+    assert [(entry["direction"], entry["ratio"]) for entry in actual] == [
         ("fwd", pytest.approx(1.1)),
         ("bwd", pytest.approx(0.95)),
     ]
-    shown = table(found)
+    shown = table(actual)
     assert "Of 2 cells the model is off by 8 % in the median, 10 % at most" in shown.caption
     assert shown.rows == (("2 × 8K", "causal", "–", "–", "1.10 / 0.95", "–", "–"),)
     other = pd.DataFrame(

@@ -16,7 +16,9 @@ from longca.cp.public import context_parallel
 from longca.masks import build_mask
 from tests.helpers.cp.ranks import on_ranks
 
-HEADS, HEAD_DIM, TOKENS = (4, 2), 8, 65
+HEADS = (4, 2)
+HEAD_DIM = 8
+TOKENS = 65
 MASKS = ("causal_document", "full_document", "global_sliding_window")
 
 
@@ -48,20 +50,20 @@ def a_leak(comm: Comm) -> dict[str, int]:
         dtype=torch.float32,
     )
     cp.masks = (documents,)
-    found = counts(cp, 3, (*HEADS, HEAD_DIM))
+    actual = counts(cp, 3, (*HEADS, HEAD_DIM))
     cp.close()
-    return found
+    return actual
 
 
 def test_no_mask_leaks_a_leak_is_seen_and_the_face_has_the_bits_of_a_cell(tmp_path: Path):
     first, _ = on_ranks(both_tables, 2, tmp_path)
     lines = list(csv.DictReader((tmp_path / "cp_leaks.csv").open()))
-    assert [(one["mask"], one["strategy"]) for one in lines] == [
+    assert [(row["mask"], row["strategy"]) for row in lines] == [
         (mask, strategy) for mask in MASKS for strategy in OWN
     ]
-    for one in lines:
-        assert one["expected"] == one["observed"] and int(one["expected"]) > 0
-        assert one["leaks"] == one["missing"] == "0"
+    for row in lines:
+        assert row["expected"] == row["observed"] and int(row["expected"]) > 0
+        assert row["leaks"] == row["missing"] == "0"
     assert first["leak"] == {"expected": 30 + 33 + 1, "observed": 65 + 33 + 1, "leaks": 35, "missing": 0}
     assert first["line"]["same_bits"]
     assert min(first["line"][f"{way}_{what}_ms"] for way in ("fwd", "bwd") for what in ("cell", "face")) > 0
@@ -69,11 +71,11 @@ def test_no_mask_leaks_a_leak_is_seen_and_the_face_has_the_bits_of_a_cell(tmp_pa
 
 def test_the_table_says_what_leaked():
     record = {"expected": 5, "observed": 7, "leaks": 2, "missing": 0}
-    found = table([{"mask": "causal", "strategy": strategy, **record} for strategy in OWN], "Here.")
-    assert found.caption.startswith(
+    actual = table([{"mask": "causal", "strategy": strategy, **record} for strategy in OWN], "Here.")
+    assert actual.caption.startswith(
         "35 outputs changed in all: 10 that its mask forbids, and none was missing"
     )
-    assert found.rows == (("`causal`", "5", *["7 (2 leaks)"] * 5),)
+    assert actual.rows == (("`causal`", "5", *["7 (2 leaks)"] * 5),)
 
 
 def test_what_may_change_is_a_column_of_the_mask_and_the_token_itself():

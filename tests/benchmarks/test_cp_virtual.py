@@ -64,7 +64,8 @@ class PairsClock(CountingClock):
 
     def __init__(self, pair_s: float, passes: Passes | None = None) -> None:
         super().__init__()
-        self.pair_s, self._counted = pair_s, passes or Passes(0.0, 0.0, 0.0)
+        self.pair_s = pair_s
+        self._counted = passes or Passes(0.0, 0.0, 0.0)
 
     def steps(self, plan: Plan, rank: int, problem: Problem) -> dict[int, tuple[float, float]]:
         pairs = plan.step_areas[rank] + 128 * plan.step_band_rows[rank]
@@ -178,7 +179,8 @@ def test_every_step_of_every_rank_is_timed_and_equal_ones_once(strategy: str):
             (rank, step.number) for rank in range(division.mesh.ring) for step in division.plan.steps(rank)
         }
         assert all(step["fwd_ms"] == step["bwd_ms"] == 1e3 for step in steps)
-        first, clock.calls = clock.calls, 0
+        first = clock.calls
+        clock.calls = 0
         again = VirtualRanks(division, case.problem(), clock)
         again.time(math.inf)
         assert clock.calls == 0 and again.timed_steps() == steps
@@ -191,7 +193,8 @@ def test_calls_are_those_of_the_strategy_on_finite_values(monkeypatch: pytest.Mo
     from longca.cp.runtime.accumulate import DqAccumulator
     from longca.cp.runtime.steps import LocalSteps
 
-    grads, plain = [], LocalSteps.backward
+    grads = []
+    plain = LocalSteps.backward
 
     def backward(
         self: LocalSteps, number: int, total: DqAccumulator, *given: torch.Tensor
@@ -214,7 +217,8 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     it."""
     from longca.kernels.backends.naive import Naive, NaivePrepared
 
-    found, found_dq = [], []
+    collected = []
+    found_dq = []
 
     def forward_onto(
         self: NaivePrepared,
@@ -226,7 +230,7 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
         out: torch.Tensor,
         contributions: tuple[Contribution, ...],
     ) -> None:
-        found.extend((contribution.is_first, contribution.is_last) for contribution in contributions)
+        collected.extend((contribution.is_first, contribution.is_last) for contribution in contributions)
         part = self.forward(q, k, v)
         assert part.lse is not None
         total.copy_(self.from_layout(part.out))
@@ -243,8 +247,10 @@ def test_kernels_that_merge_do_so_in_what_is_timed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(NaivePrepared, "backward_onto", backward_onto)
     division, case = divided("ring_p2p", "full", 3)
     VirtualRanks(division, case.problem(), CountingClock()).time(math.inf)
-    first, middle, last = (True, False), (False, False), (False, True)
-    assert found == found_dq == [first, first, middle, middle, last], (
+    first = (True, False)
+    middle = (False, False)
+    last = (False, True)
+    assert collected == found_dq == [first, first, middle, middle, last], (
         "timed, and as what the next is merged onto; other ranks are equal"
     )
 
@@ -279,10 +285,10 @@ def test_ranks_that_are_not_timed_are_interpolated():
 
 
 def test_interpolation_by_hand():
-    found = interpolated(
+    actual = interpolated(
         np.array([[0.0, 5.0], [10.0, 15.0], [20.0, 40.0]]), np.array([20.0, 10.0]), np.array([4.0, 3.0])
     )
-    np.testing.assert_allclose(found, [[0, 1.5], [3, 3.5], [4, 8]])
+    np.testing.assert_allclose(actual, [[0, 1.5], [3, 3.5], [4, 8]])
     np.testing.assert_allclose(interpolated(np.array([[1.0]]), np.empty(0), np.empty(0)), [[0]])
 
 

@@ -50,11 +50,11 @@ def test_sparse_is_by_block_density_and_heads() -> None:
         _row(**block, mask_params="block=64, density=0.5"),
         _row(**block, mask_params="block=128, density=0.5", tflops=500.0),
     ]
-    found = dict(zip(sparse(pd.DataFrame(rows)).columns, sparse(pd.DataFrame(rows)).rows[0], strict=True))
+    collected = dict(zip(sparse(pd.DataFrame(rows)).columns, sparse(pd.DataFrame(rows)).rows[0], strict=True))
     assert (
-        found["64:8, block 64, 0.5"] == "700 / –"
-        and found["64:8, block 128, 0.5"] == "500 / –"
-        and found["64:64, block 64, 0.5"] == ""
+        collected["64:8, block 64, 0.5"] == "700 / –"
+        and collected["64:8, block 128, 0.5"] == "500 / –"
+        and collected["64:64, block 64, 0.5"] == ""
     )
 
 

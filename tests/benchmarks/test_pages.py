@@ -32,8 +32,8 @@ def test_each_table_has_one_place() -> None:
         name
         for source in sources
         if "from tools.table" in source
-        for found in TABLE.findall(source)
-        for name in found
+        for entry in TABLE.findall(source)
+        for name in entry
         if name
     }
     places = [

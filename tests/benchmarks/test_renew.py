@@ -105,12 +105,12 @@ def test_archives_hold_what_parts_have_written(place: Path) -> None:
 
 
 def test_its_studies_kernels_and_modules_exist() -> None:
-    for one in PARTS.values():
-        module, *arguments = shlex.split(one.command)
+    for entry in PARTS.values():
+        module, *arguments = shlex.split(entry.command)
         if module == "longca":
-            assert load_study(arguments[1]).cells(), one.command
+            assert load_study(arguments[1]).cells(), entry.command
         else:
-            assert module == "pytest" or (ROOT / f"{module.replace('.', '/')}.py").is_file(), one.command
+            assert module == "pytest" or (ROOT / f"{module.replace('.', '/')}.py").is_file(), entry.command
 
 
 def test_an_unknown_part_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

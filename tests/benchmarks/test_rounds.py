@@ -17,9 +17,9 @@ def test_a_drift_hits_all_ways_alike() -> None:
     """A clock that slows down by 1 % a call makes the last call 20 % longer than the first; the difference
     hardly shows it."""
     slow = itertools.count()
-    found = in_rounds({"a": lambda: 2.0 * 1.01 ** next(slow), "b": lambda: 1.0 * 1.01 ** next(slow)}, 10)
-    assert max(found["b"]) / min(found["b"]) > 1.15
-    assert difference(found["a"], found["b"]).relative == pytest.approx(1.0, abs=0.011)
+    actual = in_rounds({"a": lambda: 2.0 * 1.01 ** next(slow), "b": lambda: 1.0 * 1.01 ** next(slow)}, 10)
+    assert max(actual["b"]) / min(actual["b"]) > 1.15
+    assert difference(actual["a"], actual["b"]).relative == pytest.approx(1.0, abs=0.011)
 
 
 def test_time_ends_the_rounds_but_not_the_first_five() -> None:
@@ -31,8 +31,8 @@ def test_time_ends_the_rounds_but_not_the_first_five() -> None:
 
 
 def test_difference_is_paired() -> None:
-    found = difference([11.0, 22.0, 44.0], [10.0, 20.0, 40.0])
-    assert found.relative == pytest.approx(0.1) and found.iqr == pytest.approx(0.0)
+    change = difference([11.0, 22.0, 44.0], [10.0, 20.0, 40.0])
+    assert change.relative == pytest.approx(0.1) and change.iqr == pytest.approx(0.0)
     with pytest.raises(ValueError, match="zip"):
         difference([1.0], [1.0, 2.0])
 

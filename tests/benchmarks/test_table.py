@@ -55,7 +55,8 @@ def test_the_page_of_the_timer_has_a_place_for_each(name: str, tmp_path: Path) -
 
 
 def test_the_first_page_with_a_place_gets_the_table(tmp_path: Path) -> None:
-    other, page = tmp_path / "other.md", tmp_path / "page.md"
+    other = tmp_path / "other.md"
+    page = tmp_path / "page.md"
     other.write_text("# Other\n")
     page.write_text(PAGE)
     TABLE.write_into(other, page)
@@ -74,7 +75,8 @@ def test_a_page_without_a_place_is_left_alone(text: str, tmp_path: Path) -> None
 
 
 def test_publishes_what_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser, page = ArgumentParser(), tmp_path / "page.md"
+    parser = ArgumentParser()
+    page = tmp_path / "page.md"
     add_options(parser)
     page.write_text(PAGE)
     TABLE.publish(parser.parse_args(["--out", str(tmp_path)]))

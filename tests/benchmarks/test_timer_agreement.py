@@ -39,10 +39,10 @@ def readings(
 
 
 def test_a_line_compares_within_each_round() -> None:
-    found = readings(do_bench=1.0)
-    assert (found.time_ms, found.iqr) == (2.0, 0.0)
-    assert found.against["do_bench"].relative == 1.0 and found.against["loop"].relative == 0.0
-    assert found.clock_mhz == dict.fromkeys(WAYS, 1800.0)
+    actual = readings(do_bench=1.0)
+    assert (actual.time_ms, actual.iqr) == (2.0, 0.0)
+    assert actual.against["do_bench"].relative == 1.0 and actual.against["loop"].relative == 0.0
+    assert actual.clock_mhz == dict.fromkeys(WAYS, 1800.0)
 
 
 @pytest.mark.parametrize(

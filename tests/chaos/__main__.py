@@ -34,7 +34,9 @@ def main() -> int:
     skipped = machine.skipped()
     for what, why in skipped.items():
         print(f"left out: {what}: {why}", flush=True)
-    begun, trials, failed = time.monotonic(), [], 0
+    begun = time.monotonic()
+    trials = []
+    failed = 0
     folder = Path(tempfile.mkdtemp(prefix="longca-chaos-"))
     try:
         reference = undisturbed(folder / "undisturbed")

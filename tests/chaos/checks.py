@@ -31,7 +31,7 @@ class CellFile:
 
 def cell_files(folder: Path) -> dict[str, CellFile]:
     """Name → file of each cell that a reader would find; a file that is no JSON has an empty record."""
-    found = {}
+    files = {}
     for path in folder.glob("cells/*/*.json"):
         if path.name.startswith("."):
             continue
@@ -40,34 +40,35 @@ def cell_files(folder: Path) -> dict[str, CellFile]:
         except OSError:
             continue  # it was removed meanwhile
         try:
-            found[path.stem] = CellFile(json.loads(content), written_ns)
+            files[path.stem] = CellFile(json.loads(content), written_ns)
         except ValueError:
-            found[path.stem] = CellFile({"outcome": {"status": "damaged"}}, written_ns)
-    return found
+            files[path.stem] = CellFile({"outcome": {"status": "damaged"}}, written_ns)
+    return files
 
 
 def unlike(cells: dict[str, CellFile], undisturbed: dict[str, CellFile]) -> list[str]:
-    """What differs from an undisturbed run: cells, statuses, digests of masks, versions of methods, what was
-    compared."""
-    found = [f"cell {cell_id} is not there" for cell_id in sorted(undisturbed.keys() - cells.keys())]
-    found += [f"cell {cell_id} should not be there" for cell_id in sorted(cells.keys() - undisturbed.keys())]
+    """The differences from an undisturbed run: cells, statuses, digests of masks, versions of methods,
+    references."""
+    texts = [f"cell {cell_id} is not there" for cell_id in sorted(undisturbed.keys() - cells.keys())]
+    texts += [f"cell {cell_id} should not be there" for cell_id in sorted(cells.keys() - undisturbed.keys())]
     for cell_id in sorted(cells.keys() & undisturbed.keys()):
-        here, there = cells[cell_id], undisturbed[cell_id]
+        here = cells[cell_id]
+        there = undisturbed[cell_id]
         if here.status != there.status:
-            found.append(f"cell {cell_id} is {here.status}, not {there.status}")
+            texts.append(f"cell {cell_id} is {here.status}, not {there.status}")
             continue
-        found += [
+        texts += [
             f"cell {cell_id} has another {name}"
             for name in SAME
             if here.record.get(name) != there.record.get(name)
         ]
         if _compared(here.record) != _compared(there.record):
-            found.append(f"cell {cell_id} was compared with something else")
-    return found
+            texts.append(f"cell {cell_id} was compared with something else")
+    return texts
 
 
 def _compared(record: dict[str, Any]) -> list[Any]:
-    """What a result was compared with."""
+    """The reference that a result was compared with."""
     return [(record.get("accuracy") or {}).get(key) for key in ("reference", "scope")]
 
 
@@ -92,18 +93,20 @@ def side_by_side(cells: Iterable[CellFile]) -> list[str]:
         for cell in cells
         if "seconds" in cell.record
     ]
-    found = []
-    last_end, last = 0.0, {}
+    texts = []
+    last_end = 0.0
+    last = {}
     for begin, end, record in sorted(spans, key=lambda span: span[:2]):
         if begin < last_end - BESIDE_SECONDS:
-            found.append(
+            texts.append(
                 f"cells {last['cell_id']} of run {last['run_id']} and {record['cell_id']} of run "
                 f"{record['run_id']} were measured "
                 f"at the same time for {min(end, last_end) - begin:.2f} s"
             )
         if end > last_end:
-            last_end, last = end, record
-    return found
+            last_end = end
+            last = record
+    return texts
 
 
 def left_behind(folder: Path, results: Path, mark: str) -> list[str]:
@@ -115,9 +118,9 @@ def left_behind(folder: Path, results: Path, mark: str) -> list[str]:
         mark: of the trial's processes.
     """
     left = wait_until_gone(mark, GONE_SECONDS)
-    found = [f"process {process.pid} is left: {process.command[:120]}" for process in left]
-    found += [f"a lock is held by {holder}" for holder in (holders(results) if results.is_dir() else [])]
-    found += [
+    texts = [f"process {process.pid} is left: {process.command[:120]}" for process in left]
+    texts += [f"a lock is held by {holder}" for holder in (holders(results) if results.is_dir() else [])]
+    texts += [
         f"temporary file {path.relative_to(folder)} is left" for path in sorted(results.rglob(".*.tmp"))
     ]
-    return found
+    return texts

@@ -107,8 +107,8 @@ def kept(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 
 @dataclass
 class Disk:
-    """What a disk has for certain, as far as a trace has come: a name is safe once its folder was synced
-    after it was made, and a file's content once it was synced after the last write."""
+    """A disk's certain content after a part of a trace: a name is safe once its folder was synced after it
+    was made, and a file's content once it was synced after the last write."""
 
     folder: str
     unsafe_names: set[str] = field(default_factory=set)
@@ -118,7 +118,8 @@ class Disk:
         match = _CALL.match(line)
         if match is None or int(match[3]) < 0:
             return
-        call, text = match[1], match[2]
+        call = match[1]
+        text = match[2]
         paths = [path for path in re.findall(r'[<"](/[^>"]*)[>"]', text) if path.startswith(self.folder)]
         if not paths:
             return
@@ -137,21 +138,23 @@ class Disk:
             self.unsafe_names = {path for path in self.unsafe_names if str(Path(path).parent) != paths[0]}
 
     def loses(self, path: str) -> str:
-        """What a loss of power now would take of this file; empty if nothing."""
+        """The part of this file that a loss of power now would destroy; empty if none."""
         parents = [path, *map(str, Path(path).parents)]
         names = [name for name in parents if name in self.unsafe_names]
         return f"the name {names[0]}" if names else "its content" if path in self.unsynced else ""
 
 
 def lost_to_power(folder: Path) -> list[str]:
-    """What a loss of power at the worst moment takes of records whose writing has returned."""
+    """The written records that a loss of power at the worst moment destroys."""
     done, trace = traced(
         folder,
         "-e",
         "trace=openat,mkdir,mkdirat,write,pwrite64,ftruncate,rename,renameat,renameat2,fsync,fdatasync",
     )
     assert done.returncode == 0, done.stderr
-    disk, store, losses = Disk(str(folder)), CellStore(folder / "results"), []
+    disk = Disk(str(folder))
+    store = CellStore(folder / "results")
+    losses = []
     count = 0
     for line in trace.splitlines():
         if match := re.search(r'write\(1<[^>]*>, "kept (\w+)', line):
@@ -164,7 +167,7 @@ def lost_to_power(folder: Path) -> list[str]:
 
 
 def fault_harms(folder: Path, call: str, error: str, when: int) -> list[str]:
-    """What should not be, after the calls of this kind on the results have failed from the `when`-th on."""
+    """The faults after the calls of this kind on the results have failed from the `when`-th on."""
     results = folder / "results"
     CellStore(results).cells.mkdir(parents=True)
     options = ["-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={when}"]
@@ -196,8 +199,9 @@ def fault_harms(folder: Path, call: str, error: str, when: int) -> list[str]:
 
 
 def command_harms(folder: Path, command: str, call: str, when: int) -> list[str]:
-    """What should not be, after a command was killed at the `when`-th call of this kind on the results."""
-    study, results = folder / "killed.yaml", folder / "killed"
+    """The faults after a command was killed at the `when`-th call of this kind on the results."""
+    study = folder / "killed.yaml"
+    results = folder / "killed"
     study.write_text(STUDY)
     store = CellStore(results)
     for line in texts().splitlines():

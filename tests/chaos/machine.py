@@ -1,5 +1,4 @@
-"""What accidents need of the machine: a small disk, and a clock that jumps. They are left out where these
-cannot be had."""
+"""Accidents need a small disk and a clock that jumps. They are left out where the machine has none."""
 
 import os
 import shutil
@@ -11,12 +10,12 @@ CLOCK = Path(__file__).with_name("clock.c")
 
 def skipped() -> dict[str, str]:
     """Accident → why it cannot happen here."""
-    found = {}
+    texts = {}
     if os.geteuid() != 0 or not shutil.which("mount"):
-        found["full disk"] = "only root may mount a small disk"
+        texts["full disk"] = "only root may mount a small disk"
     if not shutil.which("cc"):
-        found["clock"] = "there is no C compiler"
-    return found
+        texts["clock"] = "there is no C compiler"
+    return texts
 
 
 def shifted_clock(folder: Path, shift: Path) -> dict[str, str]:

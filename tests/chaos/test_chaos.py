@@ -112,8 +112,8 @@ def test_lost_and_repeated_cells_are_found():
 def test_two_cells_at_the_same_time_are_found():
     one_after_another = [cell(10), cell(11), cell(12.5)]
     assert checks.side_by_side(one_after_another) == []
-    found = checks.side_by_side([*one_after_another, cell(11.6, cell_id="b", run_id="two")])
-    assert found == [
+    actual = checks.side_by_side([*one_after_another, cell(11.6, cell_id="b", run_id="two")])
+    assert actual == [
         "cells a of run one and b of run two were measured at the same time for 0.40 s",
         "cells b of run two and a of run one were measured at the same time for 0.10 s",
     ]
@@ -121,7 +121,8 @@ def test_two_cells_at_the_same_time_are_found():
 
 def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "GONE_SECONDS", 0.2)
-    results, mark = tmp_path / "results", f"test-{os.getpid()}"
+    results = tmp_path / "results"
+    mark = f"test-{os.getpid()}"
     results.mkdir()
     assert checks.left_behind(tmp_path, results, mark) == []
     orphan = subprocess.Popen(
@@ -132,12 +133,12 @@ def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
         fcntl.flock(file, fcntl.LOCK_EX)
         while not processes(mark):
             pass
-        found = checks.left_behind(tmp_path, results, mark)
-    assert [text.split(" ")[0] for text in found] == [
+        actual = checks.left_behind(tmp_path, results, mark)
+    assert [text.split(" ")[0] for text in actual] == [
         "process",
         "a",
         "temporary",
-    ] and f"process {orphan.pid} " in found[0]
+    ] and f"process {orphan.pid} " in actual[0]
     end_all(mark)
     assert orphan.wait() == -signal.SIGKILL and wait_until_gone(mark, 0.0) == []
 
@@ -186,8 +187,8 @@ def test_the_page_says_what_was_found():
         "num_cells": 4,
     }
     good, bad = (
-        reliability.chaos({**data, "trials": [{**trial, "found": found}]})
-        for found in ([], ["a lock is held"])
+        reliability.chaos({**data, "trials": [{**trial, "found": entry}]})
+        for entry in ([], ["a lock is held"])
     )
     assert (
         "After 1 kill and 1 other accident, all cells were those of an undisturbed run" in good
@@ -196,9 +197,9 @@ def test_the_page_says_what_was_found():
     assert "1 trial of 1 did not end as an undisturbed run does" in bad and "a lock is held" in bad
     first = [
         reliability.summary(
-            {"chaos": {"trials": [{**trial, "found": found}]}, "slurm": {**trial, "found": []}}
+            {"chaos": {"trials": [{**trial, "found": entry}]}, "slurm": {**trial, "found": []}}
         )
-        for found in ([], ["a lock is held"])
+        for entry in ([], ["a lock is held"])
     ]
     rest = "no finished cell was lost or changed, and nothing was left behind.**"
     assert first == [

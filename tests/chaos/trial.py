@@ -193,10 +193,10 @@ class Trial:
         waited = False
         while time.monotonic() < deadline:
             self._ensure_running()
-            found = [process for process in processes(self.mark) if process.kind == kind]
-            if found and waited:
-                return min(found, key=lambda process: hash((process.pid, self.seed)))
-            if found:
+            actual = [process for process in processes(self.mark) if process.kind == kind]
+            if actual and waited:
+                return min(actual, key=lambda process: hash((process.pid, self.seed)))
+            if actual:
                 self._pause(delay_s)
                 waited = True
             else:
@@ -335,8 +335,8 @@ class Trial:
 
 
 def _heed_interrupts() -> None:
-    """Who is started in the background by a shell ignores Ctrl-C and hang-ups, and so would all that it
-    starts."""
+    """A shell lets programs in the background ignore Ctrl-C and hang-ups, and so would all that they
+    start."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

@@ -26,7 +26,8 @@ COMMAND = re.compile(rf"(?:[A-Z_]+=\S* +)*(?:{'|'.join(PROGRAMS)}) +\S")
 GAP = re.compile(r"…|\b[A-Z]{3,}(?![\w=])")  # for the reader to fill
 COMPLETE = ("longca data list",)  # needs no argument, unlike other commands of `data`
 MARK = "not_run"
-SHELLS, TRANSCRIPT = ("", "bash", "sh"), "console"
+SHELLS = ("", "bash", "sh")
+TRANSCRIPT = "console"
 
 
 class Block(NamedTuple):

@@ -54,8 +54,8 @@ def test_commands_are_found_in_blocks_transcripts_and_sentences():
         "cpu.json\n```\n```console\n$ longca doctor\n"
         "longca says\n```\n```python\nlongca.plan(1)\n```\nRun `longca run quick -k\nsdpa` or `config`.\n"
     )
-    found = [command for block in documented._blocks(text) for command in documented._commands(block)]
-    assert found == [
+    actual = [command for block in documented._blocks(text) for command in documented._commands(block)]
+    assert actual == [
         "make setup",
         "longca plan quick",
         "longca image contents cpu",

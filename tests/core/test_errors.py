@@ -1,4 +1,4 @@
-"""What a user is told."""
+"""Messages to users."""
 
 import pytest
 

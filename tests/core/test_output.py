@@ -1,4 +1,4 @@
-"""What a process prints: its end is kept, on disk and in memory not more than the limit."""
+"""Output of a process: its end is kept, on disk and in memory not more than the limit."""
 
 import os
 import subprocess

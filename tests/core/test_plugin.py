@@ -39,7 +39,7 @@ def test_a_file_in_a_plugin_folder_is_listed_and_loaded(plugins: Path, kind: str
     loaded = registry.load(name)
     assert loaded.name == name
     assert loaded.path == plugins / KINDS[kind].plural / f"{name}{KINDS[kind].suffix}"
-    assert name in {one.name for one in registry.load_all()}
+    assert name in {entry.name for entry in registry.load_all()}
     assert name not in Registry(kind, []).names()
 
 

@@ -27,7 +27,8 @@ def test_beginning_has_each_kernel_direction_and_length_of_call() -> None:
 def test_more_cells_leave_the_order_of_those_before_in_a_group() -> None:
     fewer = {cell: time_ms for cell, time_ms in TIMES.items() if cell.mask == "full"}
     key = lambda cell: (cell.kernel, cell.direction, TIMES[cell] < 100)  # noqa: E731
-    of_all, of_fewer = drawn(TIMES, seed=0), drawn(fewer, seed=0)
+    of_all = drawn(TIMES, seed=0)
+    of_fewer = drawn(fewer, seed=0)
     for group in {key(cell) for cell in fewer}:
         assert [c for c in of_all if key(c) == group and c in fewer] == [
             c for c in of_fewer if key(c) == group

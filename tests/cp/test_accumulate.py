@@ -45,7 +45,8 @@ def drawn(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("steps", STEPS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_queries(steps: list[tuple[int, int]], dtype: torch.dtype):
-    running, expected = DqAccumulator(torch.empty(ROWS, 2, 4, dtype=dtype)), torch.zeros(ROWS, 2, 4)
+    running = DqAccumulator(torch.empty(ROWS, 2, 4, dtype=dtype))
+    expected = torch.zeros(ROWS, 2, 4)
     for number, (first, behind) in enumerate(steps):
         part = drawn(behind - first, 2, 4 + number)[..., :4].to(dtype)
         running.waiting = slice(first, behind), part, number == len(steps) - 1
@@ -76,7 +77,8 @@ class Given:
                     else no_keys(total[rows])
                 )
                 merge(merged, of_merged, k[rows], v[rows])
-                (out if contribution.is_last else total)[rows], lse[rows] = merged, of_merged
+                (out if contribution.is_last else total)[rows] = merged
+                lse[rows] = of_merged
 
     def backward_onto(
         self,
@@ -120,24 +122,24 @@ def test_outputs_of_kernels_that_merge(steps: list[tuple[int, int]]):
     of −inf."""
     local, contributions = local_steps(steps)
     running = OutputAccumulator(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), len(steps), contributions)
-    out, lse = torch.zeros(MANY, 2, 4), torch.full((MANY, 2), -torch.inf)
+    out = torch.zeros(MANY, 2, 4)
+    lse = torch.full((MANY, 2), -torch.inf)
     for step in local:
-        part, of_part = drawn(step.end - step.start, 2, 4), drawn(step.end - step.start, 2)
+        part = drawn(step.end - step.start, 2, 4)
+        of_part = drawn(step.end - step.start, 2)
         running.merge_onto(step.rows, step.call, step.contributions, part, of_part)
         merge(out[step.rows], lse[step.rows], part, of_part)
-    found, of_found = running.result()
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, out.bfloat16(), rtol=0, atol=0)
+    actual, of_found = running.result()
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual, out.bfloat16(), rtol=0, atol=0)
     torch.testing.assert_close(of_found, lse, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("steps", STEPS[1:], ids=str)
 def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
     local, contributions = local_steps(steps)
-    running, expected = (
-        DqAccumulator(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), contributions),
-        torch.zeros(MANY, 2, 4),
-    )
+    running = DqAccumulator(torch.empty(MANY, 2, 4, dtype=torch.bfloat16), contributions)
+    expected = torch.zeros(MANY, 2, 4)
     for number, step in enumerate(local):
         part, dk, dv = (drawn(step.end - step.start, 2, 4 + number)[..., :4] for _ in range(3))
         assert running.add_onto(step.rows, step.call, step.contributions, (part, dk, dv)) == (dk, dv)

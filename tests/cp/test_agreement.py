@@ -27,10 +27,15 @@ from tests.helpers.cp.programs import MASKS, RIGHT, Call, Program, run, run_all,
 from tests.helpers.cp.ranks import on_ranks
 
 STRATEGIES = ("ulysses", "ring_p2p", "usp", "ring_allgather", "loongtrain")
-FORWARD, OTHER, TRAIN, BACKWARD = Call("forward"), Call("forward", mask=1), Call("train"), Call("backward")
+FORWARD = Call("forward")
+OTHER = Call("forward", mask=1)
+TRAIN = Call("train")
+BACKWARD = Call("backward")
 WARM = (FORWARD, OTHER)
 TAGGED = (Call("train", seed=3, tag=3), Call("train", seed=4, tag=4))
-SHARD, UNSHARD, PLAN = Call("shard", seed=1), Call("unshard"), Call("with_mask", mask=2)
+SHARD = Call("shard", seed=1)
+UNSHARD = Call("unshard")
+PLAN = Call("with_mask", mask=2)
 
 SCENARIOS: dict[
     str, tuple[Program, Program, str]
@@ -178,18 +183,21 @@ def test_each_scenario_with_each_strategy(strategy: str, world: int):
 
 
 def random_programs(seed: int) -> list[Program]:
-    """Of two ranks: the second has one call less, two in another order, or one with another argument."""
+    """Programs of two ranks: the second has one call less, two in another order, or one with another
+    argument."""
     rng = random.Random(seed)
 
     def call() -> Call:
         kind = rng.choice(("forward", "train", "train", "backward", "shard", "unshard", "with_mask"))
-        mask, batch = rng.randrange(len(MASKS)), rng.choice((None, None, 2))
+        mask = rng.randrange(len(MASKS))
+        batch = rng.choice((None, None, 2))
         return Call(
             kind, mask, batch, seed=0 if kind == "unshard" else 10 * mask + (batch or 0)
         )  # what ranks cannot tell apart is equal
 
     calls = [call() for _ in range(rng.randint(3, 7))]
-    edited, place = list(calls), rng.randrange(len(calls))
+    edited = list(calls)
+    place = rng.randrange(len(calls))
     edit = rng.choice(("drop", "swap", "change"))
     if edit == "drop":
         del edited[place]

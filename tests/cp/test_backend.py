@@ -1,4 +1,4 @@
-"""What ranks say to each other, over gloo."""
+"""Messages between ranks, over gloo."""
 
 import socket
 from pathlib import Path
@@ -17,7 +17,8 @@ WORLD = 3
 
 def correspond(comm: Comm) -> dict:
     """Each rank sends its number to the next one, twice on one comm stream and once on another."""
-    after, before = (comm.rank + 1) % WORLD, (comm.rank - 1) % WORLD
+    after = (comm.rank + 1) % WORLD
+    before = (comm.rank - 1) % WORLD
     streams = {name: comm.stream(name) for name in ("slow", "quick")}
     got = {name: torch.zeros(2) for name in ("slow", "slow again", "quick")}
     pending = [

@@ -76,7 +76,8 @@ def refusal(wanted: Cell) -> str | None:
         num_kv_heads=wanted.num_kv_heads,
         **STATIC_MASKS.get(wanted.mask, {}),
     )
-    strategy, kernel = Registry("strategy").load(wanted.strategy), Registry("kernel").load(wanted.kernel)
+    strategy = Registry("strategy").load(wanted.strategy)
+    kernel = Registry("kernel").load(wanted.kernel)
     return strategy.refusal(mask, wanted.call_spec, wanted.world, kernel, "cuda")
 
 
@@ -161,7 +162,8 @@ def test_dense_flash_is_what_it_should_be():
         attn_mask=torch.ones(5, 7, dtype=torch.bool).tril(2),
         enable_gqa=True,
     ).transpose(1, 2)
-    bounds, scale = (None, None, 5, 7), 8**-0.5
+    bounds = (None, None, 5, 7)
+    scale = 8**-0.5
     out, lse = attend(q, k, v, bounds, True, (-1, -1), scale)
     torch.testing.assert_close(out, expected)
     grads = gradients(dout, q, k, v, out, lse, bounds, True, (-1, -1), scale)

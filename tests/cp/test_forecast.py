@@ -59,12 +59,14 @@ def made(
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_bytes_are_those_of_the_studys_formula(strategy: str, direction: str):
-    mask, world = build_mask("full", seqlen=16384), 8
-    mesh, found = partition(strategy, mask, world, direction).mesh, made(strategy, mask, world, direction)
+    mask = build_mask("full", seqlen=16384)
+    world = 8
+    mesh = partition(strategy, mask, world, direction).mesh
+    actual = made(strategy, mask, world, direction)
     heads = (mesh.heads - 1) / (mesh.ring * mesh.heads**2) * 72
     ring = (mesh.ring - 1) / world * 8 * (2 if direction == "bwd" else 1)
-    assert found.sent_bytes == pytest.approx(16384 * 128 * 2 * 2 * (heads + ring))
-    assert found.inter_node_bytes == 0
+    assert actual.sent_bytes == pytest.approx(16384 * 128 * 2 * 2 * (heads + ring))
+    assert actual.inter_node_bytes == 0
     assert made(strategy, mask, world, direction, LinkSpeeds(ranks_per_node=4)).inter_node_bytes > 0
 
 
@@ -89,9 +91,9 @@ def test_parts_of_a_mask_cost_what_the_whole_costs():
     to the whole mask's."""
     mask = build_mask("sliding_window", seqlen=32768)
     work = partition_on(Mesh(4), Ring().plan(mask, partition("ring_p2p", mask, 4).plan.sharding), call())
-    found = forecast(work, call(), device(mask), FREE)
+    prediction = forecast(work, call(), device(mask), FREE)
     whole = device(mask).kernel.seconds(mask, 64, 8)
-    assert found.times.compute_s.sum() == pytest.approx(whole, rel=0.12)
+    assert prediction.times.compute_s.sum() == pytest.approx(whole, rel=0.12)
 
 
 def test_a_forecast_serves_all_speeds_of_messages():
@@ -100,11 +102,12 @@ def test_a_forecast_serves_all_speeds_of_messages():
         work = partition(strategy, mask, 16)
         once = WorkForecast(work, call(), device(mask), packs=False)
         for links in (LinkSpeeds(), LinkSpeeds(2e9, 1e9, 1e-3), LinkSpeeds(ranks_per_node=4)):
-            one, other = once.at(links), forecast(work, call(), device(mask), links)
+            first = once.at(links)
+            other = forecast(work, call(), device(mask), links)
             assert (
-                one.seconds == other.seconds
-                and one.inter_node_bytes == other.inter_node_bytes
-                and one.exposed == other.exposed
+                first.seconds == other.seconds
+                and first.inter_node_bytes == other.inter_node_bytes
+                and first.exposed == other.exposed
             )
 
 
@@ -139,11 +142,9 @@ def test_ranks_with_equal_work_are_reckoned_once_and_alike(
     strategy: str, rings: int, monkeypatch: pytest.MonkeyPatch
 ):
     mask = build_mask("causal_document", seqlen=131072, corpus="prolong64k")
-    work, step_s, seen = (
-        partition(strategy, mask, 16, "bwd"),
-        np.random.default_rng(0).random((16 // rings, 16 // rings)),
-        list[object](),
-    )
+    work = partition(strategy, mask, 16, "bwd")
+    step_s = np.random.default_rng(0).random((16 // rings, 16 // rings))
+    seen = list[object]()
     assert work.mesh.heads == rings
     places = [
         (place, head)
@@ -157,35 +158,32 @@ def test_ranks_with_equal_work_are_reckoned_once_and_alike(
         "timeline",
         lambda *given, **named: (seen.append(given), own_timeline(*given, **named))[1],
     )
-    links, shared, apart = (
-        LinkSpeeds(ranks_per_node=8),
-        dict.fromkeys(places, step_s),
-        {key: step_s.copy() for key in places},
-    )
-    one = WorkTimeline(work, call("bwd"), shared, backward=True).at(links)
+    links = LinkSpeeds(ranks_per_node=8)
+    shared = dict.fromkeys(places, step_s)
+    apart = {key: step_s.copy() for key in places}
+    first = WorkTimeline(work, call("bwd"), shared, backward=True).at(links)
     count = len(seen)
     other = WorkTimeline(work, call("bwd"), apart, backward=True).at(links)
     assert count == len({len(work.chunks[place].heads.ranks[head].kv) for place, head in places})
     assert len(seen) - count == len(places)
-    np.testing.assert_array_equal(one.total_s, other.total_s)
-    np.testing.assert_array_equal(one.free_s, other.free_s)
+    np.testing.assert_array_equal(first.total_s, other.total_s)
+    np.testing.assert_array_equal(first.free_s, other.free_s)
 
 
 @pytest.mark.parametrize("strategy", [RING, GATHER])
 def test_the_studys_schedules_move_padded_keys(strategy: str):
     mask = build_mask("causal", seqlen=65536)
-    found = forecast_paper_style(strategy, mask, call(), 4, device(mask), LinkSpeeds())
-    assert found.sent_bytes == 3 * 2 * 16384 * 8 * 128 * 2
-    assert found.seconds > forecast_paper_style(strategy, mask, call(), 4, device(mask), FREE).seconds
+    prediction = forecast_paper_style(strategy, mask, call(), 4, device(mask), LinkSpeeds())
+    assert prediction.sent_bytes == 3 * 2 * 16384 * 8 * 128 * 2
+    assert prediction.seconds > forecast_paper_style(strategy, mask, call(), 4, device(mask), FREE).seconds
 
 
 def test_records_of_several_gpus_agree():
     cells = measured_cells(committed("h100-cp", step=5, world=[2], strategy=["ring_p2p", "usp", RING]))
-    hardware, fitted = load_hardware(), load_fitted(FOLDER / "h100.json")
-    networks, bandwidth = (
-        {one.name: links_of(one) for one in hardware.networks},
-        hardware.bandwidth_gb_s(fitted.device),
-    )
+    hardware = load_hardware()
+    fitted = load_fitted(FOLDER / "h100.json")
+    networks = {network.name: links_of(network) for network in hardware.networks}
+    bandwidth = hardware.bandwidth_gb_s(fitted.device)
     assert bandwidth is not None
 
     def error(cell: MeasuredCell) -> float:
@@ -201,7 +199,8 @@ def test_auto_has_seconds_where_records_tell_and_none_elsewhere():
     mask = build_mask("causal", seqlen=16384)
     work = partition("ring_p2p", mask, 2, "bwd")
     forecaster = Forecaster(Registry("kernel").load("band"), "symmetric", 8)
-    both, forward = forecaster.seconds(work, call("bwd")), forecaster.seconds(work, call("fwd"))
+    both = forecaster.seconds(work, call("bwd"))
+    forward = forecaster.seconds(work, call("fwd"))
     assert both is not None and forward is not None and 2 * forward < both < 6 * forward
     assert forecaster.seconds(work, CallSpec(64, 8, 128, "fp32", "bwd")) is None
     assert Forecaster(Registry("kernel").load("control"), "nccl", 8).seconds(work, call()) is None
@@ -211,12 +210,14 @@ def test_auto_has_seconds_where_records_tell_and_none_elsewhere():
 def test_a_collective_over_nodes_uses_all_adapters_of_a_node(direction: str):
     """Eight adapters bring the shards of the other eight ranks into a node, each an eighth; a ring's hop has
     one adapter to itself."""
-    mask, links = build_mask("causal", seqlen=131072), LinkSpeeds(1e12, 1e9, 0.0, 0.0, 0.0, 8)
+    mask = build_mask("causal", seqlen=131072)
+    links = LinkSpeeds(1e12, 1e9, 0.0, 0.0, 0.0, 8)
     quick = replace(links, intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf)
-    shard, ways = 2 * 8192 * 8 * 128 * 2, 1 if direction == "fwd" else 2
+    shard = 2 * 8192 * 8 * 128 * 2
+    ways = 1 if direction == "fwd" else 2
     slow, free = (
-        forecast_paper_style(GATHER, mask, call(direction), 16, device(mask, direction), one)
-        for one in (links, quick)
+        forecast_paper_style(GATHER, mask, call(direction), 16, device(mask, direction), entry)
+        for entry in (links, quick)
     )
     assert (
         slow.seconds - free.seconds == pytest.approx(ways * 8 / 8 * shard / 1e9)

@@ -33,11 +33,9 @@ WEIGHTS = ((1, 1), (1, 2, 1), (1, 1, 1, 1))
 
 @st.composite
 def cuts(draw: st.DrawFn) -> tuple[HeadPlan, tuple[HeadChunk, ...] | None]:
-    num_kv_heads, ratio, world = (
-        draw(st.integers(1, 16)),
-        draw(st.sampled_from([1, 2, 4, 6, 8])),
-        draw(st.integers(1, 24)),
-    )
+    num_kv_heads = draw(st.integers(1, 16))
+    ratio = draw(st.sampled_from([1, 2, 4, 6, 8]))
+    world = draw(st.integers(1, 24))
     heads = plan_heads(num_kv_heads * ratio, num_kv_heads, world)
     return heads, split_heads(
         heads, draw(st.sampled_from(CANDIDATE_WEIGHTS)), parts=draw(st.sampled_from(PARTS_OF_KV_HEAD))
@@ -56,7 +54,8 @@ def test_each_rank_computes_its_heads_in_order_and_gets_and_gives_each_kv_head_o
         assert [head for part in parts for head in part.q] == list(share.q)
         assert [head for chunk in chunks for head in chunk.arriving[rank]] == list(share.kv)
         assert [head for chunk in chunks for head in chunk.leaving[rank]] == list(share.kv)
-        there, gone = set(), set()
+        there = set()
+        gone = set()
         for chunk, part in zip(chunks, parts, strict=True):
             there |= set(chunk.arriving[rank])
             assert set(part.kv) <= there - gone
@@ -123,7 +122,8 @@ def test_nothing_is_cut_where_it_does_not_pay():
 def test_what_is_chosen_is_within_its_margin_of_the_quickest(
     head_s: float, head_bytes: float, backward: bool
 ):
-    load, heads = HeadCost(head_s, head_bytes), plan_heads(64, 8, 2)
+    load = HeadCost(head_s, head_bytes)
+    heads = plan_heads(64, 8, 2)
     cuts = (
         split_heads(heads, weights, parts=parts)
         for weights in CANDIDATE_WEIGHTS
@@ -138,9 +138,9 @@ def test_what_is_chosen_is_within_its_margin_of_the_quickest(
 def test_a_timeline_by_hand():
     """Two equal chunks of 1 s that move 1 s in all each way: the first half comes, the last goes, and what is
     hidden costs a share."""
-    one, two = (split_heads(plan_heads(4, 4, 2), weights) or () for weights in ((1,), (1, 1)))
+    first, two = (split_heads(plan_heads(4, 4, 2), weights) or () for weights in ((1,), (1, 1)))
     load = HeadCost(0.5, INTRA_NODE_BYTES_PER_S / 6)  # 2 heads: 6 messages of heads in, 2 out
-    assert estimated_s(one, load, False) == pytest.approx(1 / 3 + 1 + 1, abs=1e-3)
+    assert estimated_s(first, load, False) == pytest.approx(1 / 3 + 1 + 1, abs=1e-3)
     assert estimated_s(two, load, False) == pytest.approx(1 / 6 + 1 + 1 / 2 + 0.3 * (1 / 2 + 1 / 6), abs=1e-3)
 
 
@@ -165,7 +165,7 @@ def cases(world: int) -> list[Case]:
     """Forced chunks: MHA, GQA, one KV head on several ranks, uneven heads, a mask for each KV head or each
     pair of them."""
     heads = [(8, 8), (16, 4), (8, 1), (world + 1, world + 1), (4 * (2 * world + 1), 2 * world + 1)]
-    found = [
+    actual = [
         Case(
             "causal_document",
             61 + world,
@@ -177,7 +177,7 @@ def cases(world: int) -> list[Case]:
         for number, some in enumerate(heads)
         for strategy, weights in zip(("ulysses", "usp", "ulysses"), WEIGHTS, strict=True)
     ]
-    return found + [
+    return actual + [
         Case("block_sparse_uniform", 128, *some, strategy=strategy, params=BLOCKS, weights=weights)
         for strategy in ("ulysses", "usp")
         for some, weights in (((16, 8), (1, 2, 1)), ((8, 8), (1, 1)))
@@ -241,12 +241,12 @@ def test_chunks_move_no_byte_more_and_need_no_memory_more(heads: tuple[int, int]
 
     whole = on_virtual_ranks(lambda comm: run(comm, (1,)), 2)
     for weights in ((1, 1), (1, 2, 1), (1, 1, 1, 1)):
-        for one, cut in zip(
+        for entry, cut in zip(
             whole, on_virtual_ranks(lambda comm, weights=weights: run(comm, weights), 2), strict=True
         ):
-            assert cut[:2] == one[:2]
-            assert cut[2] <= one[2]
-            assert cut[3] <= one[3]
+            assert cut[:2] == entry[:2]
+            assert cut[2] <= entry[2]
+            assert cut[3] <= entry[3]
 
 
 def test_hosts_may_run_ahead_of_messages():

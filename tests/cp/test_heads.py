@@ -9,7 +9,9 @@ from longca.cp.partition.sharding import even_ranges
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[HeadPlan, int]:
-    num_kv_heads, ratio, world = draw(st.integers(1, 16)), draw(st.integers(1, 8)), draw(st.integers(1, 96))
+    num_kv_heads = draw(st.integers(1, 16))
+    ratio = draw(st.integers(1, 8))
+    world = draw(st.integers(1, 96))
     return plan_heads(num_kv_heads * ratio, num_kv_heads, world), world
 
 

@@ -46,14 +46,14 @@ def environments(port: int) -> list[dict[str, str]]:
 def renamed() -> tuple[list[str], str]:
     """(command before another, host name) with which a process may have a host name that is an outside
     address; empty where this machine has none or does not let it."""
-    found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries
+    actual = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries
              if entry.family == socket.AF_INET and not entry.address.startswith("127.")]  # fmt: skip
     can = (
         os.geteuid() == 0
         and shutil.which("unshare")
         and not subprocess.run(["unshare", "-u", "true"]).returncode
     )
-    return (["unshare", "-u"], found[0]) if found and can else ([], "")
+    return (["unshare", "-u"], actual[0]) if actual and can else ([], "")
 
 
 @pytest.mark.parametrize("way", ["standalone", "by hand", "given"])

@@ -27,8 +27,11 @@ from tests.helpers.cp.programs import RIGHT, Call, Program, run, whole
 from tests.helpers.cp.ranks import on_ranks
 
 MEET = Call("meet")
-FORWARD, OTHER, TRAIN = Call("forward"), Call("forward", mask=1), Call("train")
-LAST, FIRST = Call("backward"), Call("backward_first")
+FORWARD = Call("forward")
+OTHER = Call("forward", mask=1)
+TRAIN = Call("train")
+LAST = Call("backward")
+FIRST = Call("backward_first")
 WARM = (TRAIN, Call("train", mask=1), Call("train", batch=2), MEET)
 AFTER = (MEET, Call("forward", seed=9), MEET, FORWARD, FORWARD)
 TAGGED = (Call("forward", seed=3, tag=3), MEET, Call("forward", seed=4, tag=4))
@@ -238,7 +241,10 @@ def test_a_host_that_waits_for_its_gpu_is_released(case: str, reason: str):
 class Pair:
     """Two ranks of one process, without messages."""
 
-    rank, world, timeout_s, can_release = 0, 2, 30.0, True
+    rank = 0
+    world = 2
+    timeout_s = 30.0
+    can_release = True
 
     def __init__(self, folder: Path) -> None:
         path = folder / "headers"
@@ -305,7 +311,8 @@ def test_a_rank_that_is_ahead_can_wait_for_the_comparison(pair: Pair):
 
 def test_messages_of_all_groups_are_given_up_at_once():
     """An abort returns when the whole GPU is idle, so none returns before all have begun."""
-    group, all_begun = WorldGroup.__new__(WorldGroup), threading.Barrier(3)
+    group = WorldGroup.__new__(WorldGroup)
+    all_begun = threading.Barrier(3)
     group.device, group._timeout, group._made = torch.device("cuda"), timedelta(seconds=30), ["a", "b", "c"]
     with (
         patch.object(WorldGroup, "_is_nccl", lambda self, group: True),

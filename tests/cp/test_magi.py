@@ -22,7 +22,8 @@ CASES = [
 @pytest.mark.parametrize("mask", [*STATIC_MASKS, "rows without keys"])
 def test_the_kernel_is_right_for_every_mask_that_heads_share(mask: str):
     case = Case("causal" if mask not in STATIC_MASKS else mask, 64, 4, 2)
-    problem, (q, k, v, dout) = case.problem(), case.inputs()
+    problem = case.problem()
+    q, k, v, dout = case.inputs()
     if mask not in STATIC_MASKS:
         problem = type(problem)(**{**vars(problem), "mask": problem.mask.shift(8, 0)})
     with magi_stand_in() as calls:
@@ -81,7 +82,8 @@ def cell(**changes: Any) -> Cell:
 )
 def test_refusals(changes: dict[str, Any], words: str | None):
     asked = cell(**changes)
-    mask, kernel = Case("causal", asked.seqlen, 8, 4).problem().mask, Registry("kernel").load(asked.kernel)
+    mask = Case("causal", asked.seqlen, 8, 4).problem().mask
+    kernel = Registry("kernel").load(asked.kernel)
     reason = (
         Registry("strategy").load(asked.strategy).refusal(mask, asked.call_spec, asked.world, kernel, "cuda")
     )

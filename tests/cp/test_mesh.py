@@ -1,4 +1,4 @@
-"""Which ranks divide heads and which divide keys."""
+"""Ranks that divide heads and ranks that divide keys."""
 
 from collections.abc import Callable
 

@@ -36,11 +36,11 @@ def everywhere(comm: Comm) -> list[str]:
         others[HIT] = False
         for hit, value in [(0, math.nan), (1, math.inf), (2, math.nan), (2, -math.inf), (3, math.nan)]:
             with patch.object(public, "inputs", partial(spoiled, hit, value)):
-                found = public.both_ways(cp)
-            for name, x in found.items():
+                texts = public.both_ways(cp)
+            for name, x in texts.items():
                 if not torch.equal(x[others], sound[name][others]):
                     wrong.append(f"{strategy}: {value} of {NAMES[hit]} reaches {name} of other documents")
-            if torch.isfinite(found["dq"][HIT]).all():
+            if torch.isfinite(texts["dq"][HIT]).all():
                 wrong.append(f"{strategy}: {value} of {NAMES[hit]} is lost")
         cp.close()
     return wrong

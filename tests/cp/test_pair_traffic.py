@@ -27,7 +27,7 @@ def traffic(mesh: Mesh, direction: Any = "fwd") -> PairTraffic:
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("mesh", [Mesh(1, 8), Mesh(8), Mesh(2, 8), Mesh(3, 4), Mesh(12, 8)], ids=str)
 def test_each_rank_sends_the_bytes_of_the_formula(mesh: Mesh, direction: str) -> None:
-    found = traffic(mesh, direction)
+    sent = traffic(mesh, direction)
     problem: Any = SimpleNamespace(
         mask=SimpleNamespace(seqlen_q=mesh.world * TOKENS),
         num_q_heads=16,
@@ -36,23 +36,24 @@ def test_each_rank_sends_the_bytes_of_the_formula(mesh: Mesh, direction: str) ->
         dtype=SimpleNamespace(itemsize=2),
         needs_backward=direction == "bwd",
     )
-    for sums in ((found.heads + found.kv).sum(axis=axis) for axis in (0, 1)):
+    for sums in ((sent.heads + sent.kv).sum(axis=axis) for axis in (0, 1)):
         assert sums.tolist() == pytest.approx([formula_bytes(problem, mesh)] * mesh.world, rel=1e-12)
-    assert not np.diag(found.heads + found.kv).any(), "nobody sends to itself"
+    assert not np.diag(sent.heads + sent.kv).any(), "nobody sends to itself"
 
 
 def test_ranks_of_a_head_group_and_of_a_ring_exchange_and_no_others() -> None:
     mesh = Mesh(3, 4)
-    found = traffic(mesh)
+    sent = traffic(mesh)
     for rank in range(mesh.world):
-        assert set(np.flatnonzero(found.heads[rank])) == set(mesh.group(rank)) - {rank}
-        assert np.flatnonzero(found.kv[rank]).tolist() == [(rank + 4) % 12], "the next rank of its ring"
-    assert found.kv_hops.sum(axis=1).tolist() == [2] * 12
+        assert set(np.flatnonzero(sent.heads[rank])) == set(mesh.group(rank)) - {rank}
+        assert np.flatnonzero(sent.kv[rank]).tolist() == [(rank + 4) % 12], "the next rank of its ring"
+    assert sent.kv_hops.sum(axis=1).tolist() == [2] * 12
 
 
 def test_groups_inside_nodes_keep_all_to_alls_inside_them_and_swapped_groups_do_not() -> None:
     mesh = Mesh(8, 8)
-    right, between = traffic(mesh), leaves_node(64)
+    right = traffic(mesh)
+    between = leaves_node(64)
     released = right.placed(swapped(mesh))
     assert not (right.heads * between).any() and (right.kv * ~between).sum() == 0
     assert (released.heads * ~between).sum() == 0, "one rank of a head group on each node"
@@ -69,8 +70,8 @@ def test_a_place_is_where_a_rank_goes() -> None:
     mesh = Mesh(2, 4)
     assert swapped(mesh) == [0, 2, 4, 6, 1, 3, 5, 7]
     right = traffic(mesh)
-    found = right.placed(swapped(mesh))
-    assert found.heads[2, 4] == right.heads[1, 2] and found.kv[6, 7] == right.kv[3, 7] > 0
+    moved = right.placed(swapped(mesh))
+    assert moved.heads[2, 4] == right.heads[1, 2] and moved.kv[6, 7] == right.kv[3, 7] > 0
 
 
 @pytest.mark.slow
@@ -93,5 +94,5 @@ def test_they_are_the_bytes_that_records_counted() -> None:
         mesh = meshes[str(cell.strategy)](cell.world, cell.num_kv_heads)
         schedule = Ring(two_way=mesh.ring > 2)
         plan = schedule.plan(build_mask("full", seqlen=cell.seqlen), contiguous(cell.seqlen, mesh.ring))
-        found = PairTraffic.of(mesh, plan, cell.call_spec)
-        assert (found.heads + found.kv).sum(axis=1).max() == entry.costs["moved_bytes"], cell
+        actual = PairTraffic.of(mesh, plan, cell.call_spec)
+        assert (actual.heads + actual.kv).sum(axis=1).max() == entry.costs["moved_bytes"], cell

@@ -72,8 +72,8 @@ def test_each_token_is_held_once_and_padding_evens_out():
         assert sorted(np.concatenate([half.rows for half in halves])) == list(part.rows)
     lengths = np.diff(documents.bounds)
     rank, row = documents.rows_of(np.arange(5), lengths)
-    for token, (owner, place) in enumerate(zip(rank, row, strict=True)):
-        assert held[owner].rows[np.searchsorted(held[owner].positions, token)] == place
+    for token, (owner, index) in enumerate(zip(rank, row, strict=True)):
+        assert held[owner].rows[np.searchsorted(held[owner].positions, token)] == index
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,8 @@ def test_bytes_moved_are_those_of_the_formula_and_of_the_padding(strategy: str, 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("mask", STATIC_MASKS)
 def test_only_the_studys_own_masks_are_done(strategy: str, mask: str):
-    asked, naive = build_mask(mask, seqlen=128, **STATIC_MASKS[mask]), Registry("kernel").load("naive")
+    asked = build_mask(mask, seqlen=128, **STATIC_MASKS[mask])
+    naive = Registry("kernel").load("naive")
     refusal = Registry("strategy").load(strategy).refusal(asked, CALL, 2, naive, "cpu")
     assert (refusal is None) == (mask in MASKS), refusal
 
@@ -104,7 +105,8 @@ def test_only_the_studys_own_masks_are_done(strategy: str, mask: str):
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_kernel_is_asked_about_the_calls_that_are_made(strategy: str, mask: str):
-    plugin, naive = Registry("strategy").load(strategy), Registry("kernel").load("naive")
+    plugin = Registry("strategy").load(strategy)
+    naive = Registry("kernel").load("naive")
     problem = Case(mask, 128, 4, 2, strategy=strategy).problem()
     made: set[Traits] = set()
     with patch.object(naive, "prepare", lambda local: made.add(local.mask.traits) or NaivePrepared(local)):
@@ -116,10 +118,11 @@ def test_the_kernel_is_asked_about_the_calls_that_are_made(strategy: str, mask: 
 
 
 def shape(traits: Traits) -> tuple:
-    """What kernels go by; of the all-gather's halves only the longer is asked about."""
+    """The shape by which kernels are chosen; only the longer half of the all-gather is asked about."""
     return traits.seqlen_q, traits.seqlen_k, traits.full, traits.causal, traits.num_segments, traits.window
 
 
 def test_a_kernel_without_lse_is_refused():
-    sdpa, mask = Registry("kernel").load("sdpa"), build_mask("full", seqlen=128)
+    sdpa = Registry("kernel").load("sdpa")
+    mask = build_mask("full", seqlen=128)
     assert "LSE" in Registry("strategy").load("paper_style_ring").refusal(mask, CALL, 2, sdpa, "cpu")

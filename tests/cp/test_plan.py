@@ -38,14 +38,14 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 def positions(plan: Plan, step: Step) -> np.ndarray:
-    """Of the keys in a step's buffer."""
+    """Positions of the keys in a step's buffer."""
     return np.concatenate(
         [plan.sharding.positions(source)[first:behind] for source, first, behind in step.keys]
     )
 
 
 def moved(plan: Plan, rank: int, number: int) -> list[tuple[int, int, int]]:
-    """Of the keys in a rank's buffer, those of others."""
+    """Parts of a rank's KV that come from others."""
     return [part for part in plan.held_kv(rank, number) if part[0] != rank]
 
 
@@ -232,15 +232,17 @@ def test_heap_balances_documents():
 )
 def test_level_never_makes_the_largest_area_larger(name: str, world: int):
     mask = build_mask(name, seqlen=world * 1024, seed=3)
-    plain, placed = make_sharding("contiguous", mask, world), make_sharding("level-64", mask, world)
-    plain_areas, areas = (partition_mask(mask, one).areas.sum(axis=1) for one in (plain, placed))
+    plain = make_sharding("contiguous", mask, world)
+    placed = make_sharding("level-64", mask, world)
+    plain_areas, areas = (partition_mask(mask, entry).areas.sum(axis=1) for entry in (plain, placed))
     assert areas.sum() == plain_areas.sum() and areas.max() <= plain_areas.max()
     assert (placed.num_tokens == plain.num_tokens).all()
 
 
 def test_level_leaves_most_tokens_where_they_are():
     mask = build_mask("causal_document", seqlen=8192, documents=np.array([5000, 100, 92, 3000]))
-    plain, placed = make_sharding("contiguous", mask, 4), make_sharding("level-64", mask, 4)
+    plain = make_sharding("contiguous", mask, 4)
+    placed = make_sharding("level-64", mask, 4)
     areas = partition_mask(mask, placed).areas.sum(axis=1)
     assert areas.max() <= TARGET_IMBALANCE * areas.mean()
     stayed = np.mean([np.isin(placed.positions(rank), plain.positions(rank)) for rank in range(4)])
@@ -262,11 +264,9 @@ def test_level_stays_contiguous_where_no_swap_helps():
 
 
 def test_masks_of_several_head_groups_are_planned():
-    one, other = (
-        build_mask("causal_document", seqlen=512),
-        build_mask("sliding_window", seqlen=512, window=64),
-    )
-    mask = Mask(512, 512, (one.bands, other.bands))
+    first = build_mask("causal_document", seqlen=512)
+    other = build_mask("sliding_window", seqlen=512, window=64)
+    mask = Mask(512, 512, (first.bands, other.bands))
     names = {choice.plan.sharding.name for choice in Planner(RATES).choices(mask, 4, Ring())}
     assert names == set(CANDIDATES)
     assert Planner(RATES).plan(mask, 4, Ring()).step_areas.sum() == mask.area
@@ -341,7 +341,8 @@ def test_planners_keep_plans_of_equal_masks():
 
 
 def test_schedules_share_what_is_cut_for_the_last_mask():
-    planner, mask = Planner(RATES), build_mask("causal", seqlen=640)
+    planner = Planner(RATES)
+    mask = build_mask("causal", seqlen=640)
     cut = planner.plan(mask, 4, Ring(), "zigzag").partition
     assert planner.plan(mask, 4, Gather(), "zigzag").partition is cut
     assert planner.plan(mask, 2, Gather(), "zigzag").partition is not cut
@@ -389,15 +390,17 @@ def test_plans_are_estimated_together_as_alone(schedule: Ring | Gather):
 )
 def test_the_best_swap_is_the_best_of_all(others: list[list[int]], ours: list[int]):
     """Ours has the most; each pair of chunks is tried."""
-    mine, theirs = np.sort(ours), np.sort(others, axis=1)
-    area, areas = int(mine.sum()), theirs.sum(axis=1)
+    mine = np.sort(ours)
+    theirs = np.sort(others, axis=1)
+    area = int(mine.sum())
+    areas = theirs.sum(axis=1)
     assume(area >= areas.max())
-    larger, one, rank, other = best_swap(mine, theirs, area, areas, np.arange(len(theirs)) + 7)
+    larger, first, rank, other = best_swap(mine, theirs, area, areas, np.arange(len(theirs)) + 7)
     moved = {
         (i, k, j): int(mine[i] - theirs[k, j]) for i in range(5) for k in range(len(theirs)) for j in range(5)
     }
     assert larger == min(max(area - less, areas[k] + less) for (_, k, _), less in moved.items())
-    less = moved[one, rank - 7, other]
+    less = moved[first, rank - 7, other]
     assert larger == max(area - less, areas[rank - 7] + less)
 
 

@@ -58,7 +58,8 @@ def cell(
 
 
 def refusal(asked: Cell, device_type: str = "cuda") -> str | None:
-    strategy, kernel = Registry("strategy").load(asked.strategy), Registry("kernel").load(asked.kernel)
+    strategy = Registry("strategy").load(asked.strategy)
+    kernel = Registry("kernel").load(asked.kernel)
     return strategy.refusal(cell_mask(asked), asked.call_spec, asked.world, kernel, device_type)
 
 
@@ -92,7 +93,8 @@ def test_kernels_must_be_able_to_attend_in_parts(
 @pytest.mark.parametrize("strategy", [*PLANNED, "ulysses"])
 @pytest.mark.parametrize("kernel", ["fa3", "fa4", "band"])
 def test_a_mask_is_built_only_where_its_traits_do_not_decide(strategy: str, kernel: str):
-    plugin, rows = Registry("strategy").load(strategy), Registry("kernel").load(kernel)
+    plugin = Registry("strategy").load(strategy)
+    rows = Registry("kernel").load(kernel)
     built: list[str] = []
     for name in ("causal", "causal_document", "full_document", "prefix_lm"):
         asked = cell(strategy, name, kernel=kernel, seqlen=4096)
@@ -115,7 +117,8 @@ def test_kernels_of_segments_do_what_steps_of_zigzag_need(strategy: str, kernel:
 @pytest.mark.parametrize("strategy", PLANNED)
 @pytest.mark.sample(4)
 def test_what_is_not_refused_gets_a_plan_whose_steps_the_kernel_does(strategy: str, kernel: str):
-    plugin, rows = Registry("strategy").load(strategy), Registry("kernel").load(kernel)
+    plugin = Registry("strategy").load(strategy)
+    rows = Registry("kernel").load(kernel)
     taken = set()
     for mask in STATIC_MASKS:
         asked = cell(strategy, mask, kernel=kernel, seqlen=1024)
@@ -163,7 +166,8 @@ def test_kernels_are_asked_about_what_they_will_get(
     monkeypatch.setattr(naive, "prepare", lambda self, problem: got.append(problem) or prepare(self, problem))
     case = Case(mask, 256, 8, 4, torch.bfloat16, strategy)
     on_virtual_ranks(case.run, world)
-    plugin, call = Registry("strategy").load(strategy), case.problem().call_spec
+    plugin = Registry("strategy").load(strategy)
+    call = case.problem().call_spec
     [plan, *_] = plugin._plans(case.problem().mask, call, world)
     asked = list(rank_calls(call, plugin._heads(call, world), step_traits(plan)))
     assert {problem.mask.traits for problem in got} == {traits for _, traits in asked}
@@ -194,7 +198,7 @@ def test_more_ranks_than_cores(strategy: str, world: int, number: int):
 @pytest.mark.parametrize("strategy", PLANNED)
 @pytest.mark.sample(12)
 def test_moves_that_are_posted_early_on_lanes_that_keep_their_order(strategy: str, world: int, mask: str):
-    """What a GPU does, where the host runs ahead of the messages."""
+    """The host runs ahead of the messages, as on a GPU."""
     case = Case(mask, 60 + world, 4, 2, strategy=strategy)
     parts = on_virtual_ranks(case.run, world, keeps_order=True)
     errors = case.errors(parts)
@@ -263,7 +267,8 @@ def peaks(strategy: str, mask: str, world: int) -> tuple[int, int]:
 @pytest.mark.parametrize("strategy", ["ring_p2p", "loongtrain"])
 @pytest.mark.sample(3)
 def test_memory_of_a_ring_does_not_grow_with_ranks(strategy: str, mask: str):
-    few, many = peaks(strategy, mask, 6), peaks(strategy, mask, 16)
+    few = peaks(strategy, mask, 6)
+    many = peaks(strategy, mask, 16)
     assert many[0] <= few[0] * 1.05
     assert many[1] <= few[1] * 1.05
 

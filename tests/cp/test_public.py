@@ -20,7 +20,10 @@ from longca.masks import Mask, build_mask
 from tests.helpers.cp.ranks import on_ranks
 from tests.helpers.cp.reference import attention
 
-T, H, G, D = 97, 4, 2, 8
+T = 97
+H = 4
+G = 2
+D = 8
 HEADS = {"num_q_heads": H, "num_kv_heads": G, "head_dim": D}
 DOCUMENTS = build_mask("causal_document", seqlen=T, documents=np.array([40, 7, 30, 20]))
 WINDOW = build_mask("causal_sliding_window", seqlen=T, window=16)
@@ -46,10 +49,10 @@ def both_ways(cp: ContextParallel, mask: int | Mask = 0) -> dict[str, torch.Tens
     }
 
 
-def error(found: dict[str, torch.Tensor], mask: Mask) -> float:
+def error(results: dict[str, torch.Tensor], mask: Mask) -> float:
     expected = attention(mask, *inputs())
     return max(
-        float((x.double() - expected[name]).norm() / expected[name].norm()) for name, x in found.items()
+        float((x.double() - expected[name]).norm() / expected[name].norm()) for name, x in results.items()
     )
 
 
@@ -63,19 +66,19 @@ def refusal(call: Any) -> str:
 
 def two_ranks(comm: Comm) -> dict[str, Any]:
     """All that two ranks are asked: to start them takes longer than to ask."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for strategy in (*OWN, "usp(heads=2)"):
         cp = context_parallel([DOCUMENTS, WINDOW], strategy=strategy, **HEADS)
-        found[strategy] = [both_ways(cp, 0), both_ways(cp, WINDOW)]
-        found[f"{strategy} is"] = cp.strategy
+        facts[strategy] = [both_ways(cp, 0), both_ways(cp, WINDOW)]
+        facts[f"{strategy} is"] = cp.strategy
         cp.close()
         cp = context_parallel([DOCUMENTS, WINDOW], strategy=strategy, **HEADS)
-        found[f"{strategy} again"] = both_ways(cp, 0)
+        facts[f"{strategy} again"] = both_ways(cp, 0)
         with torch.autocast("cpu", torch.bfloat16):
-            found[f"{strategy} under autocast"] = both_ways(cp, 0)
+            facts[f"{strategy} under autocast"] = both_ways(cp, 0)
         cp.close()
     cp = context_parallel(DOCUMENTS, timeout=20, **HEADS)
-    found["auto"] = {
+    facts["auto"] = {
         "strategy": cp.strategy,
         "estimated": cp.estimated_ms,
         "repr": repr(cp),
@@ -84,19 +87,19 @@ def two_ranks(comm: Comm) -> dict[str, Any]:
         "tokens": (cp.num_tokens, cp.seqlen, len(cp.positions)),
         "restored": cp.unshard(cp.shard(torch.arange(T))),
     }
-    found["batch"] = in_a_batch(cp)
-    found["of the whole"] = gradient_of_the_whole(cp)
-    found["checkpoint"], found["compiled"] = checkpointed(cp), compiled(cp)
-    found["training step"], found["float16"] = compiled_step(cp), a_batch_under_autocast()
+    facts["batch"] = in_a_batch(cp)
+    facts["of the whole"] = gradient_of_the_whole(cp)
+    facts["checkpoint"], facts["compiled"] = checkpointed(cp), compiled(cp)
+    facts["training step"], facts["float16"] = compiled_step(cp), a_batch_under_autocast()
     cp.plan_ahead(CAUSAL)
     ahead = cp.with_mask(CAUSAL)
-    found["ahead"] = {"results": both_ways(ahead), "costs": ahead.costs, "again": cp.with_mask(CAUSAL).costs}
-    found["refusals"] = refusals(cp, comm.rank)
-    found["failure"] = a_failure_of_one_rank(cp)
-    found["after it"] = both_ways(cp)
+    facts["ahead"] = {"results": both_ways(ahead), "costs": ahead.costs, "again": cp.with_mask(CAUSAL).costs}
+    facts["refusals"] = refusals(cp, comm.rank)
+    facts["failure"] = a_failure_of_one_rank(cp)
+    facts["after it"] = both_ways(cp)
     cp.close()
-    found["group is left"] = dist.is_initialized()
-    return found
+    facts["group is left"] = dist.is_initialized()
+    return facts
 
 
 def in_a_batch(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,8 +109,8 @@ def in_a_batch(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def gradient_of_the_whole(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where all ranks compute one loss from what they have unsharded: this rank's part of the gradient, and
-    what it must be."""
+    """All ranks compute one loss from unsharded tensors: this rank's part of the gradient, and the expected
+    one."""
     whole = inputs()[0]
     mine = cp.shard(whole).requires_grad_()
     cp.unshard(mine.transpose(0, 1), dim=1).square().sum().backward()
@@ -123,9 +126,13 @@ def block(cp: ContextParallel, x: torch.Tensor, weight: torch.Tensor) -> torch.T
 def checkpointed(cp: ContextParallel) -> tuple[list[torch.Tensor], int, int]:
     """Gradients with and without activation checkpointing, and the tensors that autograd keeps for attention
     in each."""
-    x, weight, saved, grads = cp.shard(inputs()[0]).flatten(1), torch.eye(H * D) * 0.5, [], []
+    x = cp.shard(inputs()[0]).flatten(1)
+    weight = torch.eye(H * D) * 0.5
+    saved = []
+    grads = []
     for wrapped in (False, True):
-        leaf, kept = weight.clone().requires_grad_(), []
+        leaf = weight.clone().requires_grad_()
+        kept = []
         with torch.autograd.graph.saved_tensors_hooks(lambda y, kept=kept: kept.append(y) or y, lambda y: y):
             out = checkpoint(block, cp, x, leaf, use_reentrant=False) if wrapped else block(cp, x, leaf)
         grads.append(torch.autograd.grad(out.square().sum(), leaf)[0])
@@ -134,7 +141,8 @@ def checkpointed(cp: ContextParallel) -> tuple[list[torch.Tensor], int, int]:
 
 
 def compiled(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor]:
-    x, weight = cp.shard(inputs()[0]).flatten(1), torch.eye(H * D) * 0.5
+    x = cp.shard(inputs()[0]).flatten(1)
+    weight = torch.eye(H * D) * 0.5
     maybe = torch.compile(block, backend="eager") if cp.rank == 0 else block  # on one rank: it takes a second
     return maybe(cp, x, weight), block(cp, x, weight)
 
@@ -147,7 +155,8 @@ def compiled_step(cp: ContextParallel) -> tuple[torch.Tensor | None, torch.Tenso
         other = cp.with_mask(Mask.from_documents([60, 37]))
         other.unshard(block(other, other.shard(x), weight)).square().sum().backward()
 
-    x, weights = inputs()[0].flatten(1), [torch.eye(H * D).requires_grad_() for _ in range(2)]
+    x = inputs()[0].flatten(1)
+    weights = [torch.eye(H * D).requires_grad_() for _ in range(2)]
     for each, weight in zip(
         (torch.compile(step, backend="eager") if cp.rank == 0 else step, step), weights, strict=True
     ):
@@ -170,12 +179,12 @@ def a_batch_under_autocast() -> list[torch.Tensor]:
 
 
 def a_failure_of_one_rank(cp: ContextParallel) -> str:
-    """What this rank is told where rank 1 has no memory for its kernels."""
+    """The error on this rank where rank 1 has no memory for its kernels."""
     naive = type(Registry("kernel").load("naive"))
     failing = patch.object(naive, "prepare", side_effect=MemoryError("no room")) if cp.rank else nullcontext()
-    with failing, pytest.raises((MemoryError, RuntimeError)) as told:
+    with failing, pytest.raises((MemoryError, RuntimeError)) as raised:
         cp.with_mask(build_mask("full", seqlen=T))
-    return f"{told.type.__name__}: {told.value}"
+    return f"{raised.type.__name__}: {raised.value}"
 
 
 def refusals(cp: ContextParallel, rank: int) -> dict[str, str]:
@@ -254,13 +263,13 @@ def test_the_same_inputs_give_the_same_bits(strategy: str):
 
 def test_auto_takes_what_the_cost_model_says_is_quickest_and_says_so():
     for rank, of_rank in enumerate(results()):
-        found = of_rank["auto"]
-        assert found["estimated"].keys() == set(OWN)
-        assert found["strategy"] == min(found["estimated"], key=found["estimated"].get)
-        assert f"rank {rank} of 2: {found['strategy']}, chosen by cost over naive" in found["repr"]
-        assert found["tokens"][1:] == (T, found["tokens"][0])
-        assert torch.equal(found["restored"], torch.arange(T))
-        assert found["costs"]["waited_ms"] >= found["costs"]["plan_ms"] > 0
+        actual = of_rank["auto"]
+        assert actual["estimated"].keys() == set(OWN)
+        assert actual["strategy"] == min(actual["estimated"], key=actual["estimated"].get)
+        assert f"rank {rank} of 2: {actual['strategy']}, chosen by cost over naive" in actual["repr"]
+        assert actual["tokens"][1:] == (T, actual["tokens"][0])
+        assert torch.equal(actual["restored"], torch.arange(T))
+        assert actual["costs"]["waited_ms"] >= actual["costs"]["plan_ms"] > 0
 
 
 def test_sequences_of_a_batch_and_gradients_of_the_whole():
@@ -292,8 +301,8 @@ def test_a_mask_that_was_planned_ahead_is_right_and_kept():
 
 
 def test_where_one_rank_fails_all_raise_and_go_on():
-    told = [of_rank["failure"] for of_rank in results()]
-    assert told == ["RuntimeError: rank 1 failed: MemoryError: no room", "MemoryError: no room"]
+    texts = [of_rank["failure"] for of_rank in results()]
+    assert texts == ["RuntimeError: rank 1 failed: MemoryError: no room", "MemoryError: no room"]
     assert all(error(of_rank["after it"], DOCUMENTS) < TOLERANCE for of_rank in results())
 
 
@@ -369,27 +378,27 @@ def groups_of_a_mesh(comm: Comm) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     mask = (DOCUMENTS, CAUSAL)[comm.rank // 2]
     cp = context_parallel(mask, mesh["cp"], "ring_p2p", timeout=1.0, **HEADS)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "error": error(both_ways(cp), mask),
         "ranks": (cp.rank, cp.world),
         "square": refusal(lambda: context_parallel(mask, mesh, **HEADS)),
     }
     apart = dist.new_group([0, 3])
-    found["outside"] = refusal(lambda: context_parallel(mask, apart, **HEADS)) if comm.rank in (1, 2) else ""
+    facts["outside"] = refusal(lambda: context_parallel(mask, apart, **HEADS)) if comm.rank in (1, 2) else ""
     q, k, v, _ = map(cp.shard, inputs())
-    found["lost"] = comm.rank % 2 == 0
+    facts["lost"] = comm.rank % 2 == 0
     if comm.rank % 2:
         with pytest.raises(PeerLost):
             cp.attention(q, k, v)
-        found["lost"] = True
+        facts["lost"] = True
     comm.barrier()
-    return found
+    return facts
 
 
 def test_groups_of_a_device_mesh_and_a_lost_peer():
-    for rank, found in enumerate(on_ranks(groups_of_a_mesh, 4)):
-        assert found["error"] < TOLERANCE
-        assert found["ranks"] == (rank % 2, 2)
-        assert "Give one dimension, as mesh['cp']" in found["square"]
-        assert "not in the group" in found["outside"] or rank in (0, 3)
-        assert found["lost"]
+    for rank, actual in enumerate(on_ranks(groups_of_a_mesh, 4)):
+        assert actual["error"] < TOLERANCE
+        assert actual["ranks"] == (rank % 2, 2)
+        assert "Give one dimension, as mesh['cp']" in actual["square"]
+        assert "not in the group" in actual["outside"] or rank in (0, 3)
+        assert actual["lost"]

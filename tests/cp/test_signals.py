@@ -122,8 +122,10 @@ class Buffer:
     """Memory of GPUs, without peers: messages are not what is tried here."""
 
     def __init__(self, group: Any, num_bytes: int) -> None:
-        self.tensor, self.handle = torch.zeros(num_bytes, dtype=torch.uint8), None
-        self._world, self._shared = group.world, group._shared
+        self.tensor = torch.zeros(num_bytes, dtype=torch.uint8)
+        self.handle = None
+        self._world = group.world
+        self._shared = group._shared
         group.gather(None)
         self._shared.buffers[group.rank, 0] = self.tensor
         group.gather(None)
@@ -147,12 +149,14 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_threads(call: Callable[[Any, CudaSymmetricMemory, Driver], Any]) -> list[Any]:
-    job, shared = Job(WORLD), SharedMemory()
+    job = Job(WORLD)
+    shared = SharedMemory()
 
     def on_rank(rank: int) -> Any:
         comm: Any = SymmetricVirtualComm(rank, WORLD, job, shared)
         comm.device = torch.device("cpu")
-        memory, driver = CudaSymmetricMemory(comm), Driver()
+        memory = CudaSymmetricMemory(comm)
+        driver = Driver()
         memory.__dict__["driver"] = driver
         return call(comm, memory, driver)
 
@@ -195,7 +199,8 @@ def test_a_release_needs_nothing_of_cuda(monkeypatch: pytest.MonkeyPatch):
 
     def release(comm: Any, memory: CudaSymmetricMemory, driver: Driver) -> bool:
         memory.signals_on_host = True
-        stream, next_rank = memory.signal_stream(), (comm.rank + 1) % WORLD
+        stream = memory.signal_stream()
+        next_rank = (comm.rank + 1) % WORLD
         for number in (5, 6):
             stream.wait_signal(next_rank, "full", number)
         stream._stream.then(lambda: time.sleep(0.3))

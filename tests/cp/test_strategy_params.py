@@ -140,7 +140,7 @@ def test_a_prediction_for_one_cell_leaves_its_strategy_as_it_was():
     """Plug-ins are loaded once for many cells."""
     predictor = Predictor("cpu")
     refused, plain = (cell("usp", world=8, strategy_params=params) for params in ({"heads": 3}, {}))
-    assert [predictor.predict(one).unsupported is None for one in (refused, plain, refused)] == [
+    assert [predictor.predict(entry).unsupported is None for entry in (refused, plain, refused)] == [
         False,
         True,
         False,

@@ -68,9 +68,9 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 def expected(program: Program) -> list[dict[tuple[int, int], Value]]:
-    """What is in each (rank, slot) that a batch fills."""
+    """The content of each (rank, slot) that a batch fills."""
     now: dict[tuple[int, int], Value] = {}
-    found = []
+    contents = []
     for number, messages in enumerate(program.batches):
         landed = {
             (message.receiver, message.slot): (number, message.sender)
@@ -79,8 +79,8 @@ def expected(program: Program) -> list[dict[tuple[int, int], Value]]:
             for message in messages
         }
         now |= landed
-        found.append(landed)
-    return found
+        contents.append(landed)
+    return contents
 
 
 @dataclass
@@ -102,7 +102,9 @@ class Machine:
     """
 
     def __init__(self, program: Program, one_queue: bool = False) -> None:
-        self.program, self.expected, self._one_queue = program, expected(program), one_queue
+        self.program = program
+        self.expected = expected(program)
+        self._one_queue = one_queue
         self.slots: dict[tuple[int, int], Value] = {}
         self.told: dict[tuple[int, str, int], int] = {}
         self.ranks = [

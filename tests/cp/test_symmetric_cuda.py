@@ -68,7 +68,8 @@ class Memory:
     """As `CudaSymmetricMemory`."""
 
     def __init__(self, comm: SymmetricVirtualComm) -> None:
-        self.comm, self.driver = comm, Driver()
+        self.comm = comm
+        self.driver = Driver()
 
     def allocate(self, num_bytes: int) -> Buffer:
         return Buffer(self.comm.allocate(num_bytes)._buffers)
@@ -92,7 +93,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_threads(call: Callable[[SymmetricVirtualComm, Memory], Any]) -> list[Any]:
-    job, shared = Job(WORLD), SharedMemory()
+    job = Job(WORLD)
+    shared = SharedMemory()
 
     def on_rank(rank: int) -> Any:
         comm = SymmetricVirtualComm(rank, WORLD, job, shared)
@@ -107,8 +109,10 @@ def test_every_rank_hears_what_it_was_told_and_by_whom() -> None:
 
     def talk(comm: SymmetricVirtualComm, memory: Memory) -> list[list[int]]:
         whole: Any = comm
-        stream, buffer = SymmetricCommStream(memory.signal_stream(), whole), memory.allocate(4 * WORLD)
-        landed, heard = buffer.view(comm.rank, 0, (WORLD, 1), torch.int32), []
+        stream = SymmetricCommStream(memory.signal_stream(), whole)
+        buffer = memory.allocate(4 * WORLD)
+        landed = buffer.view(comm.rank, 0, (WORLD, 1), torch.int32)
+        heard = []
 
         class BufferOffset:
             def at(self, peer: int, x: torch.Tensor) -> torch.Tensor:
@@ -135,7 +139,9 @@ def test_every_rank_hears_what_it_was_told_and_by_whom() -> None:
 
 def test_numbers_may_wrap() -> None:
     def count(comm: SymmetricVirtualComm, memory: Memory) -> bool:
-        stream, after, before = memory.signal_stream(), (comm.rank + 1) % WORLD, (comm.rank - 1) % WORLD
+        stream = memory.signal_stream()
+        after = (comm.rank + 1) % WORLD
+        before = (comm.rank - 1) % WORLD
         stream.fill_signals(-2)
         comm.gather(None)
         for number in range(NUMBERS - 1, NUMBERS + 3):
@@ -150,7 +156,8 @@ def test_a_stream_that_waits_for_a_peer_can_be_released(monkeypatch: pytest.Monk
     """The peer's late signal sets the number back once: it is set again, until the stream is done."""
 
     def release(comm: SymmetricVirtualComm, memory: Memory) -> list[int]:
-        stream, after = memory.signal_stream(), (comm.rank + 1) % WORLD
+        stream = memory.signal_stream()
+        after = (comm.rank + 1) % WORLD
         waiting = ThreadPoolExecutor(1).submit(stream.wait_signal, after, "full", 5)
 
         def is_done() -> bool:
@@ -167,7 +174,8 @@ def test_a_stream_that_waits_for_a_peer_can_be_released(monkeypatch: pytest.Monk
 
 def test_a_driver_that_refuses_is_heard() -> None:
     def ask(comm: SymmetricVirtualComm, memory: Memory) -> str:
-        stream, memory.driver.refuses = memory.signal_stream(), True
+        stream = memory.signal_stream()
+        memory.driver.refuses = True
         with pytest.raises(
             RuntimeError, match="cuStreamWriteValue32_v2 failed: CUDA driver error 1"
         ) as refusal:
@@ -219,7 +227,8 @@ def test_the_trial_sends_a_message_and_all_ranks_hear_of_one_that_fails(
         patch.setattr(Stream, "query", lambda self: False)
         patch.setattr(backend, "TRIAL_SECONDS", 0.1)
         assert ask() == {"rank 0: a message has not arrived in 0 s"}
-    lock, names = threading.Lock(), iter(["here", "there", "here"])
+    lock = threading.Lock()
+    names = iter(["here", "there", "here"])
 
     def machine() -> str:
         with lock:
@@ -233,7 +242,8 @@ class _OnGpus:
     """A rank's comm, as if it had a GPU; tensors stay on the host."""
 
     def __init__(self, comm: SymmetricVirtualComm, index: int | None = None) -> None:
-        self._comm, self.device = comm, _Device(comm.rank if index is None else index)
+        self._comm = comm
+        self.device = _Device(comm.rank if index is None else index)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)

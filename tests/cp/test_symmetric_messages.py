@@ -27,8 +27,8 @@ def test_results_are_the_same_to_the_last_bit(strategy: str, world: int, mask: s
     weights = (1, 2, 1) if mask == "full" and strategy == "ulysses" and world == 2 else None
     case = Case(mask, 97, 8, 4, torch.bfloat16, strategy, weights=weights)
     expected = on_virtual_ranks(case.run, world, keeps_order=True)
-    found = on_symmetric_ranks(case.run, world)
-    for rank, (there, here) in enumerate(zip(expected, found, strict=True)):
+    actual = on_symmetric_ranks(case.run, world)
+    for rank, (there, here) in enumerate(zip(expected, actual, strict=True)):
         assert here["moved"] == there["moved"]
         assert here["repeatable"]
         for name in TENSORS:
@@ -86,11 +86,11 @@ def test_two_prepared_strategies_do_not_share_places() -> None:
 
 
 def fall_back(comm: Comm, case: Case) -> dict[str, Any]:
-    found = []
+    facts = []
     for messages in ("nccl", "symmetric", "symmetric"):
         comm.use(messages)
-        found.append((comm.messages, comm.messages_note))
-    return {"found": found, **case.run(comm)}
+        facts.append((comm.messages, comm.messages_note))
+    return {"found": facts, **case.run(comm)}
 
 
 def test_without_gpus_all_ranks_fall_back_alike_and_say_why() -> None:

@@ -45,10 +45,10 @@ def drawn(plan: Plan, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def dense(steps: tuple[StepMessages, ...], world: int) -> np.ndarray:
     """Tokens by (step, receiver, sender)."""
-    found = np.zeros((len(steps), world, world), dtype=np.int64)
+    values = np.zeros((len(steps), world, world), dtype=np.int64)
     for number, step in enumerate(steps):
-        np.add.at(found[number], (step.receiver, step.sender), step.tokens)
-    return found
+        np.add.at(values[number], (step.receiver, step.sender), step.tokens)
+    return values
 
 
 def even(world: int, seconds: float) -> np.ndarray:
@@ -59,7 +59,8 @@ def even(world: int, seconds: float) -> np.ndarray:
 @given(plans())
 def test_traffic_is_that_of_the_plan(plan: Plan):
     traffic = PlanTraffic.of(plan)
-    kv, dkv = dense(traffic.kv, plan.world), dense(traffic.dkv, plan.world)
+    kv = dense(traffic.kv, plan.world)
+    dkv = dense(traffic.dkv, plan.world)
     listed = np.zeros_like(kv)
     for rank in range(plan.world):
         for number in range(plan.num_steps):
@@ -82,7 +83,8 @@ def test_traffic_is_that_of_the_plan(plan: Plan):
 def test_no_rank_is_quicker_than_what_it_computes_or_slower_than_everything_one_after_the_other(
     plan: Plan, seed: int, backward: bool
 ):
-    traffic, (step_s, kv_s) = PlanTraffic.of(plan), drawn(plan, seed)
+    traffic = PlanTraffic.of(plan)
+    step_s, kv_s = drawn(plan, seed)
     line = timeline(traffic, step_s, kv_s, 0.5, backward=backward)
     assert np.all(line.end_s >= line.compute_s)
     np.testing.assert_allclose(line.compute_s, step_s.sum(axis=1))
@@ -95,7 +97,8 @@ def test_no_rank_is_quicker_than_what_it_computes_or_slower_than_everything_one_
 @quick
 @given(plans(), st.integers(0, 1000), st.booleans())
 def test_more_work_or_slower_links_are_never_quicker(plan: Plan, seed: int, backward: bool):
-    traffic, (step_s, kv_s) = PlanTraffic.of(plan), drawn(plan, seed)
+    traffic = PlanTraffic.of(plan)
+    step_s, kv_s = drawn(plan, seed)
     rng = np.random.default_rng(seed)
     base = timeline(traffic, step_s, kv_s, 0.5, backward=backward)
     longer = step_s + rng.exponential(5, step_s.shape) * rng.integers(0, 2, step_s.shape)
@@ -160,8 +163,10 @@ def test_where_ranks_of_a_ring_differ_it_is_too(mask: str, placement: str):
 def test_two_ranks_by_hand():
     """12 keys each, all of which the other one sees: they arrive after 6 s, half a second of which is the
     message's own."""
-    traffic, kv_s = PlanTraffic.of(plan_of("full", 2, Ring(), seqlen=24)), even(2, 5.5 / 12)
-    quick_kernels, slow_kernels = np.full((2, 2), 1.0), np.full((2, 2), 10.0)
+    traffic = PlanTraffic.of(plan_of("full", 2, Ring(), seqlen=24))
+    kv_s = even(2, 5.5 / 12)
+    quick_kernels = np.full((2, 2), 1.0)
+    slow_kernels = np.full((2, 2), 10.0)
     line = timeline(traffic, quick_kernels, kv_s, 0.5)
     np.testing.assert_allclose(line.end_s, 6 + 1)
     np.testing.assert_allclose(line.wait_s, 5)
@@ -175,10 +180,11 @@ def test_two_ranks_by_hand():
 
 
 def test_a_slow_rank_holds_up_others_only_by_its_buffers():
-    """Of 4 with two buffers, rank 0 posts step 3 after step 1's kernel: then rank 1 gets its keys, and rank 3
+    """Rank 0 of 4 with two buffers posts step 3 after step 1's kernel: then rank 1 gets its keys, and rank 3
     is rid of its own."""
     plan = plan_of("full", 4, Ring())
-    traffic, step_s = PlanTraffic.of(plan), np.ones((4, 4))
+    traffic = PlanTraffic.of(plan)
+    step_s = np.ones((4, 4))
     step_s[0, 0] = 100.0
     assert traffic.post_after == (-1, -1, -1, 1)
     np.testing.assert_allclose(timeline(traffic, step_s, even(4, 1e-6)).end_s, [103, 102, 4, 101], atol=1e-3)
@@ -196,11 +202,11 @@ def test_links_within_and_between_hosts():
 
 
 def test_lanes_do_not_wait_for_each_other():
-    """Of a double ring: keys of the next window are on their way while those of this one go round."""
+    """A double ring sends keys of the next window while those of this one go round."""
     traffic = PlanTraffic.of(plan_of("full", 4, Ring(window=2)))
     one_lane = replace(traffic, streams=("", "keys", "keys", "keys"))
-    two, one = (timeline(some, np.full((4, 4), 0.1), even(4, 1.0)).end_s for some in (traffic, one_lane))
-    assert np.all(two < one)
+    two, first = (timeline(some, np.full((4, 4), 0.1), even(4, 1.0)).end_s for some in (traffic, one_lane))
+    assert np.all(two < first)
 
 
 def test_heads_in_chunks():

@@ -104,7 +104,8 @@ def test_bytes_that_nobody_counted_are_not_0(cell: Cell):
 
 def refusal(wanted: Cell, device_type: str = "cpu", **params: object) -> str | None:
     mask = build_mask(wanted.mask, seqlen=wanted.seqlen, num_kv_heads=wanted.num_kv_heads, **params)
-    strategy, kernel = Registry("strategy").load(wanted.strategy), Registry("kernel").load(wanted.kernel)
+    strategy = Registry("strategy").load(wanted.strategy)
+    kernel = Registry("kernel").load(wanted.kernel)
     return strategy.refusal(mask, wanted.call_spec, wanted.world, kernel, device_type)
 
 

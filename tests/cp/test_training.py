@@ -32,7 +32,7 @@ CLOSE = 2e-5  # relative, over tens of steps: rounding grows as weights drift ap
 
 
 def beside_one_rank(comm: Comm, all_options: list[Options]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What all ranks find together, and what this rank finds alone, in a group of its own."""
+    """The results of all ranks together, and those of this rank alone, in a group of its own."""
     alone = [dist.new_group([rank]) for rank in range(comm.world)][comm.rank]
     return [(train(options), train(replace(options, strategy="auto"), alone)) for options in all_options]
 
@@ -49,14 +49,12 @@ def test_two_ranks_train_as_one():
 @pytest.mark.parametrize("num_tokens", [1, 2, 5, 256])
 def test_tokens_follow_from_those_before_by_the_rule(num_tokens: int):
     rng = np.random.default_rng(num_tokens)
-    drawn, free, rule = (
-        rng.integers(VOCABULARY, size=num_tokens),
-        rng.random(num_tokens) > RULED,
-        rng.permutation(VOCABULARY),
-    )
-    found = followed(drawn, free, rule)
-    for place, token in enumerate(found):
-        assert token == (drawn[place] if free[place] or place < LAG else rule[found[place - LAG]])
+    drawn = rng.integers(VOCABULARY, size=num_tokens)
+    free = rng.random(num_tokens) > RULED
+    rule = rng.permutation(VOCABULARY)
+    actual = followed(drawn, free, rule)
+    for index, token in enumerate(actual):
+        assert token == (drawn[index] if free[index] or index < LAG else rule[actual[index - LAG]])
 
 
 @pytest.mark.slow

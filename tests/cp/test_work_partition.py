@@ -28,10 +28,10 @@ def divided(
 def steps_of(division: WorkPartition, pair_s: float) -> dict[tuple[int, int], np.ndarray]:
     """Kernels at one rate, so that ranks take what their areas are."""
     return {
-        (place, number): len(chunk.q[number])
+        (index, number): len(chunk.q[number])
         * pair_s
         * division.plan_of(division.mask_groups(chunk, number)).step_areas
-        for place, chunk in enumerate(division.chunks)
+        for index, chunk in enumerate(division.chunks)
         for number in range(division.mesh.heads)
         if chunk.q[number]
     }
@@ -89,7 +89,7 @@ def test_ranks_without_heads_compute_nothing():
 
 
 def test_heads_alone_take_what_their_chunks_were_chosen_by():
-    """Of the same loads: `head_chunking` adds a kernel call's own time, which is measured here."""
+    """The loads are the same: `head_chunking` adds a kernel call's own time, which is measured here."""
     division, case = divided("ulysses", "full", 2, (64, 8), weights=(1, 2, 1))
     problem = replace(case.problem(), needs_backward=False)
     head_s = 1e-9 * problem.mask.area

@@ -143,7 +143,7 @@ def test_bins_hold_each_length_once_and_narrowly(lengths: list[int]):
     bins, num_empty = bin_lengths(lengths)
     documents = [length for length in lengths if length]
     assert num_empty == len(lengths) - len(documents)
-    assert all(one.hi < two.lo for one, two in pairwise(bins))
+    assert all(first.hi < two.lo for first, two in pairwise(bins))
     for part in bins:
         inside = [length for length in documents if part.lo <= length <= part.hi]
         assert (min(inside), max(inside), len(inside)) == part

@@ -34,8 +34,10 @@ def test_numbers(name: str, num_documents: int, mean_length: int, longest: int, 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_bins_leave_no_gap(name: str):
     content = Registry("corpus").load(name).content
-    assert all(two.lo == one.hi + 1 for one, two in zip(content.bins, content.bins[1:], strict=False))
-    assert all(two.lo == one.hi for one, two in zip(content.histogram, content.histogram[1:], strict=False))
+    assert all(two.lo == first.hi + 1 for first, two in zip(content.bins, content.bins[1:], strict=False))
+    assert all(
+        two.lo == first.hi for first, two in zip(content.histogram, content.histogram[1:], strict=False)
+    )
 
 
 @pytest.mark.parametrize("name", Registry("corpus", []).names())

@@ -134,17 +134,17 @@ def test_facts_of_short_documents(write_corpus: Callable[..., Path]):
 
 
 def test_digest_names_the_numbers_only(write_corpus: Callable[..., Path]):
-    one = Corpus.from_file(write_corpus("one"))
-    assert one.digest == Corpus.from_file(write_corpus("two", label="Other", notes=["same numbers"])).digest
-    assert one.digest != Corpus.from_file(write_corpus("three", bins=[[1, 4, 9]])).digest
-    assert one.digest != Corpus.from_file(write_corpus("four", histogram=[[1, 4, 1.0]])).digest
+    first = Corpus.from_file(write_corpus("one"))
+    assert first.digest == Corpus.from_file(write_corpus("two", label="Other", notes=["same numbers"])).digest
+    assert first.digest != Corpus.from_file(write_corpus("three", bins=[[1, 4, 9]])).digest
+    assert first.digest != Corpus.from_file(write_corpus("four", histogram=[[1, 4, 1.0]])).digest
     mixed = {"share": 0.5, "lo": 8, "hi": 9}
     assert (
         len(
             {
                 corpus.digest
                 for corpus in (
-                    one,
+                    first,
                     *(
                         Corpus.from_file(write_corpus("five", long_documents=long))
                         for long in (mixed, mixed | {"share": 0.6})

@@ -91,9 +91,9 @@ def test_seeds_decide(corpus: str, paper_compat: bool):
 
 def test_corpus_and_length_are_part_of_the_seed():
     content = Registry("corpus").load("pile").content
-    one, other = (draw(Corpus(content, name), 8192, seed=0).tolist() for name in ("one", "other"))
-    assert one != other
-    assert draw(Corpus(content, "one"), 8193, seed=0).tolist()[:3] != one[:3]
+    first, other = (draw(Corpus(content, name), 8192, seed=0).tolist() for name in ("one", "other"))
+    assert first != other
+    assert draw(Corpus(content, "one"), 8193, seed=0).tolist()[:3] != first[:3]
 
 
 @pytest.mark.parametrize("corpus", SHIPPED)
@@ -161,9 +161,9 @@ def test_pieces_are_those_of_the_split_corpus(write_corpus: Callable[..., Path],
             expected[length % cap] += share
     expected[0] = 0
     pieces = draw_pieces(source, cap, 200_000, np.random.default_rng(1))
-    found = np.bincount(pieces, minlength=cap + 1) / len(pieces)
+    actual = np.bincount(pieces, minlength=cap + 1) / len(pieces)
     assert pieces.max() <= cap
-    assert np.abs(found - expected / expected.sum()).max() < 0.01
+    assert np.abs(actual - expected / expected.sum()).max() < 0.01
 
 
 @pytest.mark.parametrize("seqlen", [4, 8192])

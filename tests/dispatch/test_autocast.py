@@ -50,8 +50,8 @@ def both_ways(
     return [*(x.detach() for x in results), *grads]
 
 
-def same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
-    return all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(found, wanted, strict=True))
+def same(actual: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(actual, wanted, strict=True))
 
 
 @pytest.mark.parametrize("narrow", NARROW, ids=str)
@@ -80,7 +80,8 @@ def test_nested_contexts_and_the_one_around_stay_as_they_are():
     with autocast(), autocast(enabled=False), autocast(torch.float16, cache_enabled=False):
         assert same(both_ways(return_lse=True), wanted), "nested"
     with autocast():
-        layer, x = torch.nn.Linear(8, 8), torch.randn(3, 8)
+        layer = torch.nn.Linear(8, 8)
+        x = torch.randn(3, 8)
         before = layer(x)
         both_ways()
         assert (

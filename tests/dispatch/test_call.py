@@ -48,13 +48,13 @@ def check(mask: Mask, tolerance: float = 1e-5, **options: Any) -> Plain:
     near(out, plain.out, tolerance)
     if lse is not None:
         near(lse, plain.lse, tolerance)
-    for found, wanted in zip(torch.autograd.grad(out, (q, k, v), dout), plain.grads, strict=True):
-        near(found, wanted, tolerance)
+    for actual, wanted in zip(torch.autograd.grad(out, (q, k, v), dout), plain.grads, strict=True):
+        near(actual, wanted, tolerance)
     return plain
 
 
-def near(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found.detach().double(), wanted, rtol=tolerance, atol=tolerance)
+def near(actual: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(actual.detach().double(), wanted, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -119,7 +119,8 @@ def test_a_scale_that_a_kernel_can_have_exactly():
 
 
 def test_a_loop_prepares_once(monkeypatch: pytest.MonkeyPatch):
-    naive, prepared = type(Registry("kernel").load("naive")), []
+    naive = type(Registry("kernel").load("naive"))
+    prepared = []
     prepare = naive.prepare
     monkeypatch.setattr(
         naive, "prepare", lambda self, problem: prepared.append(problem) or prepare(self, problem)
@@ -157,8 +158,8 @@ def test_a_batch_has_the_mask_of_each_entry(kernel: str | None):
     torch.testing.assert_close(out.flatten(0, 1), whole)
     torch.testing.assert_close(lse.flatten(0, 1), whole_lse)
     grads = torch.autograd.grad(out, (q, k, v), dout)
-    for found, wanted in zip(grads, torch.autograd.grad(whole, flat[:3], flat[3]), strict=True):
-        torch.testing.assert_close(found.flatten(0, 1), wanted)
+    for actual, wanted in zip(grads, torch.autograd.grad(whole, flat[:3], flat[3]), strict=True):
+        torch.testing.assert_close(actual.flatten(0, 1), wanted)
 
 
 def test_memory_is_bounded_and_unseen_keys_are_left_alone():
@@ -267,7 +268,10 @@ def test_a_kernel_that_differs_in_its_gradients_alone_serves_calls_without_them(
     needs_backward: bool, found: bool
 ):
     class OfGradients(Kernel):
-        name, family, deterministic, returns_lse = "of_gradients", "dense", False, True
+        name = "of_gradients"
+        family = "dense"
+        deterministic = False
+        returns_lse = True
 
         def available(self, device_type):
             return None

@@ -78,7 +78,7 @@ def test_a_kernel_is_in_the_table_if_it_is_told_apart_from_band():
             for case, time in enumerate(times)
         }
 
-    found = fastest.leads(
+    actual = fastest.leads(
         {
             "band": of("band", 10, 20),
             "fa3": of("fa3", 8, 16),
@@ -88,14 +88,14 @@ def test_a_kernel_is_in_the_table_if_it_is_told_apart_from_band():
             "cudnn_flex": of("cudnn_flex", 9, 18),
         }
     )
-    assert found == {"fa3": 1.25, "cudnn_flex": 1.11}
+    assert actual == {"fa3": 1.25, "cudnn_flex": 1.11}
 
 
 def test_forward_and_backward_are_one_call():
     both = fastest.together(point("fa3", 1, 1, 1), point("fa3", 2.5, 3, 3.5))
     assert both is not None and both.rate == pytest.approx(1e3 / 4)
-    (one,) = both.measurements
-    assert one.low == pytest.approx(1e3 / 4.5) and one.high == pytest.approx(1e3 / 3.5)
+    (first,) = both.measurements
+    assert first.low == pytest.approx(1e3 / 4.5) and first.high == pytest.approx(1e3 / 3.5)
     assert (
         fastest.together(point("fa3", 1), None) is None
         and fastest.together(point("fa3", 1), point("fa3", 1, seed=1)) is None
@@ -171,7 +171,7 @@ def test_an_lse_with_its_gradients_comes_from_band():
 
 
 def test_band_gets_tensors_as_it_can_use_them(monkeypatch: pytest.MonkeyPatch):
-    """Of SDPA's layout, heads do not lie side by side."""
+    """Heads do not lie side by side in SDPA's layout."""
     given = []
     monkeypatch.setattr(call, "choose", lambda *facts: choice.OWN)
     monkeypatch.setattr(

@@ -59,8 +59,8 @@ def check(
     for each in (function, compiled(function, **(setting or {}))):
         out = each(q, k, v, mask, **options)
         results.append([out.detach(), *torch.autograd.grad(out, (q, k, v), dout)])
-    for found, wanted in zip(*results, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+    for actual, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance)
 
 
 def many_masks(compiles: int = 1) -> Iterator[int]:
@@ -133,9 +133,9 @@ def test_a_compiled_function_in_a_checkpoint_and_under_autocast():
     q, k, v, _ = inputs(DOCUMENTS, head_dim=16)
     wanted = attended(q, k, v, DOCUMENTS)
     with torch.autocast("cpu", torch.bfloat16):
-        found = checkpoint(compiled(attended), q, k, v, DOCUMENTS, use_reentrant=False)
-        grads = torch.autograd.grad(found.sum(), (q, k, v))
-    torch.testing.assert_close(found, wanted)
+        actual = checkpoint(compiled(attended), q, k, v, DOCUMENTS, use_reentrant=False)
+        grads = torch.autograd.grad(actual.sum(), (q, k, v))
+    torch.testing.assert_close(actual, wanted)
     for grad, other in zip(grads, torch.autograd.grad(wanted.sum(), (q, k, v)), strict=True):
         torch.testing.assert_close(grad, other)
 
@@ -143,21 +143,24 @@ def test_a_compiled_function_in_a_checkpoint_and_under_autocast():
 class Block(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.project, self.mask = torch.nn.Linear(16, 16), DOCUMENTS
+        self.project = torch.nn.Linear(16, 16)
+        self.mask = DOCUMENTS
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(longca.attention(self.project(x), x[:, ::2], x[:, ::2], self.mask))
 
 
 def test_a_module_under_twenty_masks_compiles_once():
-    block, x = Block(), torch.randn(64, 4, 16)
+    block = Block()
+    x = torch.randn(64, 4, 16)
     fast = compiled(block)
     for first in many_masks():
         block.mask = Mask.from_documents([first, 64 - first])
         fast(x).sum().backward()
-        found, block.project.weight.grad = block.project.weight.grad, None
+        actual = block.project.weight.grad
+        block.project.weight.grad = None
         block(x).sum().backward()
-        torch.testing.assert_close(found, block.project.weight.grad)
+        torch.testing.assert_close(actual, block.project.weight.grad)
         block.project.weight.grad = None
 
 
@@ -174,7 +177,8 @@ def test_arguments_with_twenty_masks_compile_once(given: Callable[[Mask], Any]):
         )
         return longca.attention(x * 2, x, x, mask) * 2
 
-    x, fast = torch.randn(64, 4, 16), compiled(step)
+    x = torch.randn(64, 4, 16)
+    fast = compiled(step)
     for first in many_masks():
         mask = Mask.from_documents([first, 64 - first])
         torch.testing.assert_close(fast(x, given(mask)), step(x, given(mask)))
@@ -188,11 +192,9 @@ def test_a_step_with_its_backward_inside(kernel: str | None):
         loss.backward()
         return loss.detach()
 
-    x, weights, fast = (
-        torch.randn(64, 4, 16),
-        [torch.eye(16, requires_grad=True) for _ in range(2)],
-        compiled(step),
-    )
+    x = torch.randn(64, 4, 16)
+    weights = [torch.eye(16, requires_grad=True) for _ in range(2)]
+    fast = compiled(step)
     for first in many_masks(2):  # after the first step the weight has a gradient
         mask = Mask.from_documents([first, 64 - first])
         torch.testing.assert_close(fast(x, weights[0], mask), step(x, weights[1], mask))
@@ -219,7 +221,8 @@ def test_masks_that_are_made_inside(make: Callable[[Tensor], Mask]):
     def step(x: Tensor, bounds: Tensor) -> Tensor:
         return longca.attention(x * 2, x, x, make(bounds)) * 2
 
-    x, fast = torch.randn(64, 4, 16), compiled(step)
+    x = torch.randn(64, 4, 16)
+    fast = compiled(step)
     for first in many_masks(2):  # a number that changes is compiled as one that may
         bounds = torch.tensor([0, first, 64])
         torch.testing.assert_close(fast(x, bounds), step(x, bounds))

@@ -10,7 +10,8 @@ import longca
 from longca.masks import Mask
 from longca.ops.confined import all_finite, confined_product
 
-LENGTHS, HIT = [40, 24, 32], slice(40, 64)
+LENGTHS = [40, 24, 32]
+HIT = slice(40, 64)
 MASKS = {
     "causal": Mask.from_documents(LENGTHS, causal=True),
     "full": Mask.from_documents(LENGTHS, causal=False),
@@ -42,10 +43,10 @@ def test_it_stays_in_its_document(kernel: str, mask: str, dtype: torch.dtype):
             bad = [x.clone() for x in tensors]
             bad[hit][45, 0, 3] = value
             bad[hit][50, 1] = value
-            found = results(MASKS[mask], kernel, bad)
-            for name, x in found.items():
+            actual = results(MASKS[mask], kernel, bad)
+            for name, x in actual.items():
                 assert torch.equal(x[others], sound[name][others]), (INPUTS[hit], value, name)
-            changed = {name for name, x in found.items() if not torch.isfinite(x[HIT]).all()}
+            changed = {name for name, x in actual.items() if not torch.isfinite(x[HIT]).all()}
             # nor is it lost in its own document: dv does not depend on v, and dout reaches gradients alone
             assert changed >= ({"out", "dq", "dk"} if hit != 3 else {"dq", "dk", "dv"}), (INPUTS[hit], value)
 

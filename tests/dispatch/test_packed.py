@@ -48,8 +48,8 @@ def test_attention_by_its_definition(name: str, dtype: torch.dtype):
     out, lse = longca.attention(q, k, v, mask, return_lse=True)
     grads = torch.autograd.grad(out, (q, k, v), dout)
     plain = plain_attention(q, k, v, dout, mask.dense())
-    for found, wanted in zip((out, lse, *grads), (plain.out, plain.lse, *plain.grads), strict=True):
-        torch.testing.assert_close(found.detach().double(), wanted, rtol=1e-5, atol=1e-5)
+    for actual, wanted in zip((out, lse, *grads), (plain.out, plain.lse, *plain.grads), strict=True):
+        torch.testing.assert_close(actual.detach().double(), wanted, rtol=1e-5, atol=1e-5)
     rows = mask.dense().reshape(mask.num_groups, mask.seqlen_q, mask.seqlen_k).any(axis=2)
     empty = torch.from_numpy(~rows).T.repeat_interleave(4 // mask.num_groups, 1)
     assert empty.any() == (name != "padding that sees itself")
@@ -65,8 +65,8 @@ def test_a_batch_with_a_mask_for_each_entry(kernel: str | None):
     for entry, mask in enumerate(masks):
         plain = plain_attention(q[entry], k[entry], v[entry], dout[entry], mask.dense())
         wanted = (plain.out, plain.lse, *plain.grads)
-        for found, expected in zip((out, lse, *grads), wanted, strict=True):
-            torch.testing.assert_close(found[entry].detach().double(), expected, rtol=1e-5, atol=1e-5)
+        for actual, expected in zip((out, lse, *grads), wanted, strict=True):
+            torch.testing.assert_close(actual[entry].detach().double(), expected, rtol=1e-5, atol=1e-5)
     as_tuple = longca.attention(q, k, v, tuple(masks), kernel=kernel)
     torch.testing.assert_close(as_tuple, out, rtol=0, atol=0)
 

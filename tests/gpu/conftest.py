@@ -1,4 +1,4 @@
-"""What tests on several GPUs share."""
+"""Helpers that tests on several GPUs share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,17 +15,17 @@ FOLDER = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each file whose GPUs are missing is one skipped test, not hundreds. The files are still imported, so
     that they stay correct."""
-    found, skipped = torch.cuda.device_count(), {}
+    num_gpus = torch.cuda.device_count()
+    skipped = {}
     for item in items:
         needed = 2 if item.get_closest_marker("multi_gpu") else 1
-        if item.path.is_relative_to(FOLDER) and found < needed:
+        if item.path.is_relative_to(FOLDER) and num_gpus < needed:
             skipped.setdefault((item.path, needed), []).append(item)
     for (_, needed), (first, *others) in skipped.items():
         dropped = set(others)
         items[:] = [item for item in items if item not in dropped]
-        reason = (
-            f"{len(others) + 1} tests that need {needed} NVIDIA GPU{'s' * (needed > 1)}, and {found} are here"
-        )
+        gpus = f"NVIDIA GPU{'s' * (needed > 1)}"
+        reason = f"{len(others) + 1} tests that need {needed} {gpus}, and {num_gpus} are here"
         first.add_marker(
             pytest.mark.skipif(True, reason=reason), append=False
         )  # it is read before the one of its file

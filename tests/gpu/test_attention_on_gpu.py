@@ -14,7 +14,9 @@ from tests.helpers.kernels.masks_for_tests import PATTERNS
 from tests.helpers.kernels.plain_attention import plain_attention
 
 pytestmark = needs_gpu
-SEQLEN, HEADS, HEAD_DIM = 1024, (8, 2), 128
+SEQLEN = 1024
+HEADS = (8, 2)
+HEAD_DIM = 128
 FEW = {
     "block_sparse_uniform": {"block": 64, "density": 0.3},
     "block_sparse_variable": {"mean_block": 64, "density": 0.3},
@@ -37,8 +39,8 @@ def inputs(dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
     return [*(x.requires_grad_() for x in tensors[:3]), tensors[3]]
 
 
-def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.detach().double().cpu() - wanted).norm() / wanted.norm())
+def relative(actual: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((actual.detach().double().cpu() - wanted).norm() / wanted.norm())
 
 
 def check(mask: Mask, **options) -> None:
@@ -46,8 +48,8 @@ def check(mask: Mask, **options) -> None:
     plain = plain_attention(q, k, v, dout, mask.dense())
     out = longca.attention(q, k, v, mask, **options)
     assert relative(out, plain.out) < 1e-2
-    for found, wanted in zip(torch.autograd.grad(out, (q, k, v), dout), plain.grads, strict=True):
-        assert relative(found, wanted) < 2e-2
+    for actual, wanted in zip(torch.autograd.grad(out, (q, k, v), dout), plain.grads, strict=True):
+        assert relative(actual, wanted) < 2e-2
     with torch.no_grad():
         assert relative(longca.attention(q, k, v, mask, **options), plain.out) < 1e-2
 
@@ -60,7 +62,8 @@ def test_what_is_chosen_is_right(name: str, deterministic: bool) -> None:
 
 @pytest.mark.parametrize("kernel", Registry("kernel").names())
 def test_a_kernel_that_is_asked_for_is_right(kernel: str) -> None:
-    mask, plugin = mask_of("causal"), Registry("kernel").load(kernel)
+    mask = mask_of("causal")
+    plugin = Registry("kernel").load(kernel)
     problem = Problem(mask, *HEADS, HEAD_DIM, torch.bfloat16, GPU, needs_backward=True)
     if (reason := cannot(plugin, problem, False, False)) is not None:
         pytest.skip(reason)
@@ -70,8 +73,8 @@ def test_a_kernel_that_is_asked_for_is_right(kernel: str) -> None:
 def test_gradients_repeat_bit_for_bit_and_float32_has_the_reference() -> None:
     mask = mask_of("causal_document")
     q, k, v, dout = inputs()
-    one, other = (torch.autograd.grad(longca.attention(q, k, v, mask), (q, k, v), dout) for _ in range(2))
-    assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    first, other = (torch.autograd.grad(longca.attention(q, k, v, mask), (q, k, v), dout) for _ in range(2))
+    assert all(torch.equal(*pair) for pair in zip(first, other, strict=True))
     wide = Problem(mask, *HEADS, HEAD_DIM, torch.float32, GPU, needs_backward=False)
     assert choose(wide, False, True, True) == REFERENCE
     q, k, v, dout = inputs(torch.float32)
@@ -81,7 +84,8 @@ def test_gradients_repeat_bit_for_bit_and_float32_has_the_reference() -> None:
 @pytest.mark.parametrize("kernel", [None, "sdpa", "flex", "fa3", "cudnn"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_autocast_and_compile_change_nothing(kernel: str | None, dtype: torch.dtype) -> None:
-    mask, results = mask_of("causal_document"), []
+    mask = mask_of("causal_document")
+    results = []
     if kernel is not None:
         problem = Problem(mask, *HEADS, HEAD_DIM, dtype, GPU, needs_backward=True)
         if (reason := cannot(Registry("kernel").load(kernel), problem, False, False)) is not None:
@@ -100,13 +104,11 @@ def test_autocast_and_compile_change_nothing(kernel: str | None, dtype: torch.dt
         with torch.autocast("cuda", torch.float16, enabled=enabled):
             out = call(q, k, v)
             results.append([out, *torch.autograd.grad(out, (q, k, v), dout)])
-    wanted, tolerance = (
-        [x.detach().double().cpu() for x in results[0]],
-        1e-2 if dtype == torch.bfloat16 else 1e-5,
-    )
-    for found in results[1:]:  # kernels that were asked for may add in another order
+    wanted = [x.detach().double().cpu() for x in results[0]]
+    tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    for result in results[1:]:  # kernels that were asked for may add in another order
         assert all(
-            x.dtype == dtype and relative(x, y) < tolerance for x, y in zip(found, wanted, strict=True)
+            x.dtype == dtype and relative(x, y) < tolerance for x, y in zip(result, wanted, strict=True)
         )
 
 

@@ -24,7 +24,8 @@ WHOLE_BLOCKS = {"block_sparse_uniform": {"block": 64, "density": 0.3}, "block_ca
 
 
 def mask_of(name: str, num_kv_heads: int, seqlen: int = SEQLEN) -> Mask:
-    """Of no multiple of any tile, where the pattern takes that; long enough for a global row to be split."""
+    """A mask whose length is no multiple of any tile, where the pattern takes that; long enough for a global
+    row to be split."""
     return build_mask(
         name,
         seqlen=seqlen // 1024 * 1024 if name in WHOLE_BLOCKS else seqlen,
@@ -42,7 +43,8 @@ def problem_of(
 
 
 def inputs_of(problem: Problem) -> Inputs:
-    generator, mask = torch.Generator(GPU).manual_seed(2), problem.mask
+    generator = torch.Generator(GPU).manual_seed(2)
+    mask = problem.mask
     shapes = (
         (mask.seqlen_q, problem.num_q_heads),
         *[(mask.seqlen_k, problem.num_kv_heads)] * 2,
@@ -68,8 +70,8 @@ def judged(problem: Problem, kernel: str = "band") -> Accuracy:
     grads = prepared.backward(forward, dout)
     if kernel == "band":
         assert all(
-            torch.equal(one, other)
-            for one, other in zip(grads, prepared.backward(forward, dout), strict=True)
+            torch.equal(first, other)
+            for first, other in zip(grads, prepared.backward(forward, dout), strict=True)
         )
     assert forward.lse is not None
     dq, dk, dv = (prepared.from_layout(grad) for grad in grads)
@@ -95,13 +97,14 @@ def test_other_builds(name: str, head_dim: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["full", "causal", "causal_document", "sliding_window"])
 def test_as_exact_as_flash_attention(name: str) -> None:
     problem = problem_of(mask_of(name, 2), (16, 2))
-    ours, theirs = judged(problem).relative, judged(problem, "torch_flash").relative
+    ours = judged(problem).relative
+    theirs = judged(problem, "torch_flash").relative
     for result in ("out", "dq", "dk", "dv"):
         assert ours[result] <= 1.1 * theirs[result], (result, ours, theirs)
 
 
 def check_plan(name: str, heads: tuple[int, int], *, repeats: bool, **how: Any) -> None:
-    """Of a plan that is made in another way."""
+    """Results of a plan that is made in another way."""
     from longca.ops.band.api import band_backward, band_forward, plan_band_attention
 
     problem = problem_of(mask_of(name, heads[1]), heads)
@@ -110,11 +113,13 @@ def check_plan(name: str, heads: tuple[int, int], *, repeats: bool, **how: Any) 
     plan = plan_band_attention(
         problem.mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device=GPU, **how
     )
-    q, k, v = inputs.q_THD, inputs.k_TGD, inputs.v_TGD
+    q = inputs.q_THD
+    k = inputs.k_TGD
+    v = inputs.v_TGD
     out, lse = band_forward(q, k, v, plan)
     grads, again = (band_backward(q, k, v, out, lse, oracle.dout_THD, plan) for _ in range(2))
     assert (reason := wrong(oracle.judge(out, lse, grads))) is None, reason
-    assert not repeats or all(torch.equal(one, other) for one, other in zip(grads, again, strict=True))
+    assert not repeats or all(torch.equal(first, other) for first, other in zip(grads, again, strict=True))
 
 
 @pytest.mark.parametrize("heads", [(16, 2), (4, 4), (16, 1), (6, 2)], ids=str)
@@ -163,9 +168,12 @@ def test_carried_on() -> None:
     for name in ("causal_document", "global_sliding_window"):
         mask = mask_of(name, 2)
         problem = problem_of(mask, (16, 2))
-        inputs, middle = inputs_of(problem), mask.seqlen_k // 3
+        inputs = inputs_of(problem)
+        middle = mask.seqlen_k // 3
         oracle = Oracle(problem, inputs, scope=affordable(problem, 0))
-        q, k, v = inputs.q_THD, inputs.k_TGD, inputs.v_TGD
+        q = inputs.q_THD
+        k = inputs.k_TGD
+        v = inputs.v_TGD
         parts = [
             (
                 slice(*cols),
@@ -231,8 +239,8 @@ def test_in_a_cuda_graph() -> None:
         for x in leaves:
             x.mul_(0.7)
     graph.replay()
-    found = [x.clone() for x in captured]
-    assert all(torch.equal(one, other) for one, other in zip(found, both(), strict=True))
+    actual = [x.clone() for x in captured]
+    assert all(torch.equal(first, other) for first, other in zip(actual, both(), strict=True))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
@@ -240,14 +248,15 @@ def test_on_another_gpu_than_the_current_one() -> None:
     from longca.ops.band.api import band_attention
 
     problem = problem_of(mask_of("causal_document", 2), (16, 2))
-    inputs, results = inputs_of(problem), []
+    inputs = inputs_of(problem)
+    results = []
     for device in ("cuda:0", "cuda:1"):
         q, k, v, dout = (x.to(device) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD))
         leaves = [x.requires_grad_() for x in (q, k, v)]
         out = band_attention(*leaves, problem.mask)
         assert isinstance(out, torch.Tensor)
         results.append([out, *torch.autograd.grad(out, leaves, dout)])
-    assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(*results, strict=True))
+    assert all(torch.equal(first.cpu(), other.cpu()) for first, other in zip(*results, strict=True))
 
 
 def test_the_call_never_waits_for_the_gpu() -> None:

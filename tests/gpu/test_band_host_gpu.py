@@ -35,10 +35,8 @@ def inputs_of(
     plan: Any, dtype: torch.dtype = torch.bfloat16, seed: int = 0, packed: bool = False
 ) -> list[Tensor]:
     """(q, k, v, dout); packed: as they lie in one projection."""
-    generator, counts = (
-        torch.Generator(GPU).manual_seed(seed),
-        (plan.num_q_heads, plan.num_kv_heads, plan.num_kv_heads, plan.num_q_heads),
-    )
+    generator = torch.Generator(GPU).manual_seed(seed)
+    counts = (plan.num_q_heads, plan.num_kv_heads, plan.num_kv_heads, plan.num_q_heads)
     x = torch.randn(plan.seqlen_q, sum(counts), plan.head_dim, generator=generator, device=GPU, dtype=dtype)
     return [part if packed else part.contiguous() for part in x.split(counts, 1)]
 
@@ -63,8 +61,10 @@ def by_parts(plan: Any, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> list[T
     return [out, lse, *grads, dq, *band_backward_onto(q, k, v, out, lse, dout, plan, [(plan, grads[0], dq)])]
 
 
-def same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in zip(one, other, strict=True))
+def same(first: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(
+        torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in zip(first, other, strict=True)
+    )
 
 
 @pytest.fixture
@@ -72,14 +72,15 @@ def through_jit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Launches for which Triton looks for the build."""
     import triton
 
-    found, run = [], triton.JITFunction.run
+    launches = []
+    run = triton.JITFunction.run
 
     def note(self: triton.JITFunction, *args: Any, **how: Any) -> Any:
-        found.append(self)
+        launches.append(self)
         return run(self, *args, **how)
 
     monkeypatch.setattr(triton.JITFunction, "run", note)
-    yield found
+    yield launches
 
 
 @pytest.mark.parametrize("way", [both, by_parts])
@@ -112,7 +113,7 @@ def test_more_calls_than_a_block_of_counters(monkeypatch: pytest.MonkeyPatch) ->
     inputs = inputs_of(plan)
     right = both(plan, *inputs)
     results = [both(plan, *inputs) for _ in range(40)]
-    assert all(same(right, found) for found in results)
+    assert all(same(right, result) for result in results)
 
 
 def test_in_a_cuda_graph_beside_calls() -> None:
@@ -136,7 +137,7 @@ def test_in_a_cuda_graph_beside_calls() -> None:
 
 
 def test_a_first_call_in_a_cuda_graph() -> None:
-    """What is recorded while a graph is captured is right outside of it."""
+    """A launch that is recorded while a graph is captured is right outside of it."""
     plan = plan_of("causal")
     inputs = inputs_of(plan)
     right = both(replace(plan), *inputs)  # compiled
@@ -152,13 +153,14 @@ def test_a_first_call_in_a_cuda_graph() -> None:
 def test_on_several_streams() -> None:
     plan = plan_of("causal_document")
     inputs = inputs_of(plan)
-    right, results = both(plan, *inputs), []
+    right = both(plan, *inputs)
+    results = []
     for stream in [torch.cuda.Stream() for _ in range(12)]:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             results.append(both(plan, *inputs))
     torch.cuda.synchronize()
-    assert all(same(right, found) for found in results)
+    assert all(same(right, result) for result in results)
 
 
 def test_an_address_that_is_no_multiple_of_16_bytes() -> None:
@@ -196,9 +198,10 @@ def test_compiled(mode: str | None) -> None:
 def test_on_another_gpu_than_the_current_one() -> None:
     from longca.ops.band.api import plan_band_attention
 
-    mask, results = build_mask("causal", seqlen=1024), []
+    mask = build_mask("causal", seqlen=1024)
+    results = []
     for device in ("cuda:0", "cuda:1"):
         plan = plan_band_attention(mask, num_q_heads=16, num_kv_heads=2, head_dim=128, device=device)
         inputs = [x[:1024].to(device).contiguous() for x in inputs_of(plan_of("causal"))]
         results += [[x.cpu() for x in both(plan, *inputs)] for _ in range(3)]
-    assert all(same(results[0], found) for found in results)
+    assert all(same(results[0], result) for result in results)

@@ -16,7 +16,9 @@ pytestmark = [
     pytest.mark.multi_gpu,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here"),
 ]
-TOKENS, HEADS, HEAD_DIM = 1024, 4, 64
+TOKENS = 1024
+HEADS = 4
+HEAD_DIM = 64
 WAYS = [("ulysses", "nccl"), ("ring_p2p", "nccl"), ("ring_p2p", "symmetric")]
 
 
@@ -39,7 +41,8 @@ def disagreeing(comm: Comm, strategy: str, messages: str) -> tuple[list[str], fl
     q, k, v = torch.randn(3, cp.num_tokens, HEADS, HEAD_DIM, device=comm.device, dtype=torch.bfloat16)
     cp.attention(q, k, v)
     torch.cuda.synchronize()
-    start_s, errors = time.monotonic(), []
+    start_s = time.monotonic()
+    errors = []
     for wrong in (comm.rank == 1, False, False):
         try:
             cp.attention(q, k[:, :1] if wrong else k, v).cpu()

@@ -45,7 +45,8 @@ def test_parts_are_the_whole(name: str, schedule: str, mask: str) -> None:
         2,
         head_dim=128,
     )
-    kernel, (steps, strategy) = Registry("kernel").load(name), STEPS[schedule]
+    kernel = Registry("kernel").load(name)
+    steps, strategy = STEPS[schedule]
     cell = Cell(
         **case.cell(name, "bwd", "bf16").model_dump() | {"kind": "cp", "strategy": strategy, "world": WORLD}
     )

@@ -34,12 +34,12 @@ def both_ways(cp: ContextParallel, mask: int = 0) -> dict[str, torch.Tensor]:
     q, k, v, dout = (cp.shard(x.to(cp.positions.device)) for x in CASE.inputs())
     leaves = [x.requires_grad_() for x in (q, k, v)]
     out = cp.attention(q, k, v, mask=mask)
-    found = zip(TENSORS, (out.detach(), *torch.autograd.grad(out, leaves, dout)), strict=True)
-    return {name: cp.unshard(x).cpu() for name, x in found}
+    results = zip(TENSORS, (out.detach(), *torch.autograd.grad(out, leaves, dout)), strict=True)
+    return {name: cp.unshard(x).cpu() for name, x in results}
 
 
 def all_strategies(comm: Comm) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for messages in ("nccl", "symmetric"):
         for strategy in OWN:
             cp = context_parallel(
@@ -51,29 +51,29 @@ def all_strategies(comm: Comm) -> dict[str, Any]:
                 messages=messages,
             )
             cp.plan_ahead(CAUSAL)
-            found[f"{strategy}, {messages}"] = [
+            facts[f"{strategy}, {messages}"] = [
                 both_ways(cp),
                 both_ways(cp, 1),
                 both_ways(cp.with_mask(CAUSAL)),
             ]
-            found[f"{strategy}, {messages}, is"] = repr(cp)
+            facts[f"{strategy}, {messages}, is"] = repr(cp)
             cp.close()
-    return found | {"losses": train(TRAINED)["losses"]}
+    return facts | {"losses": train(TRAINED)["losses"]}
 
 
-def error(found: dict[str, torch.Tensor], mask: Mask) -> float:
+def error(results: dict[str, torch.Tensor], mask: Mask) -> float:
     expected = attention(mask, *(x.cuda() for x in CASE.inputs()))
     return max(
-        float((found[name].double() - expected[name].cpu()).norm() / expected[name].norm())
+        float((results[name].double() - expected[name].cpu()).norm() / expected[name].norm())
         for name in TENSORS
     )
 
 
 def test_results_are_those_of_one_device_and_training_learns():
     first, second = on_ranks(all_strategies, 2, timeout_s=300.0, device_type="cuda")
-    for name, found in first.items():
-        if isinstance(found, list) and isinstance(found[0], dict):
-            for results, mask in zip(found, (CASE.problem().mask, WINDOW, CAUSAL), strict=True):
+    for name, actual in first.items():
+        if isinstance(actual, list) and isinstance(actual[0], dict):
+            for results, mask in zip(actual, (CASE.problem().mask, WINDOW, CAUSAL), strict=True):
                 assert error(results, mask) < CASE.tolerance, name
             assert "over band" in first[f"{name}, is"]
     assert first["losses"] == second["losses"]

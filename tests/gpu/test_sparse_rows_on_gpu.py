@@ -47,7 +47,8 @@ def test_rows_without_keys_and_shorter_last_blocks(kernel: str, seqlen: int, num
     visible = np.array([[[1, 0, 1], [0, 0, 0], [1, 0, 1]], [[0, 1, 1], [1, 1, 0], [0, 0, 1]]], dtype=bool)
     bounds = np.tile([0, 64, 128, seqlen], (2, 1))
     case = Case(Mask(seqlen, seqlen, grid=BlockGrid(visible, bounds, bounds)), num_q_heads, 2, head_dim=128)
-    plugin, inputs = Registry("kernel").load(kernel), case.inputs(torch.bfloat16, "cuda")
+    plugin = Registry("kernel").load(kernel)
+    inputs = case.inputs(torch.bfloat16, "cuda")
     right = plain_attention(*inputs, case.mask.dense())
     for direction in ("fwd", "bwd"):
         reason = plugin.available("cuda") or plugin.supports(
@@ -58,10 +59,10 @@ def test_rows_without_keys_and_shorter_last_blocks(kernel: str, seqlen: int, num
         prepared = plugin.prepare(case.problem(direction, torch.bfloat16, "cuda"))
         q, k, v, dout = (prepared.to_layout(x) for x in inputs)
         forward = prepared.forward(q, k, v)
-        found = [prepared.from_layout(forward.out), prepared.lse_from_layout(forward.lse)]
+        actual = [prepared.from_layout(forward.out), prepared.lse_from_layout(forward.lse)]
         wanted = [right.out, right.lse]
         if direction == "bwd":
-            found += [prepared.from_layout(grad) for grad in prepared.backward(forward, dout)]
+            actual += [prepared.from_layout(grad) for grad in prepared.backward(forward, dout)]
             wanted += right.grads
-        for one, other in zip(found, wanted, strict=True):
-            torch.testing.assert_close(one.cpu().double(), other, rtol=3e-2, atol=3e-2)
+        for first, other in zip(actual, wanted, strict=True):
+            torch.testing.assert_close(first.cpu().double(), other, rtol=3e-2, atol=3e-2)

@@ -39,8 +39,8 @@ def own_runs() -> list[Run]:
 
 
 def peers_runs(world: int, device_type: str = "cuda") -> list[Run]:
-    """What others' strategies say that they do, and can do here."""
-    found = []
+    """The runs that others' strategies support, and that are possible here."""
+    runs = []
     for name, strategy in STRATEGIES.items():
         for kernel in (strategy.kernels or ("band",)) if strategy.baseline else ():
             local = Registry("kernel").load(kernel)
@@ -50,8 +50,8 @@ def peers_runs(world: int, device_type: str = "cuda") -> list[Run]:
                 case = Case(mask, 512 * world, 16, 4, torch.bfloat16, name, head_dim=128)
                 call = CallSpec(16, 4, 128, "bf16", "bwd")
                 if strategy.refusal(case.problem().mask, call, world, local, device_type) is None:
-                    found.append((case, kernel))
-    return found
+                    runs.append((case, kernel))
+    return runs
 
 
 def run_all(comm: Comm, runs: list[Run]) -> list[dict]:

@@ -46,7 +46,8 @@ def send_to_all(comm: Comm, buffers: ReceiveBuffers, size: int, number: int) -> 
 
 def send_round(comm: Comm, sizes: list[int], rounds: int) -> dict[str, Any]:
     comm.use("symmetric")
-    note, buffers = comm.messages_note, comm.receive_buffers()
+    note = comm.messages_note
+    buffers = comm.receive_buffers()
     comm.stream("all")
     for size in sizes:
         buffers.reserve(f"{size}", size * comm.world * 4)
@@ -69,7 +70,8 @@ def send_round(comm: Comm, sizes: list[int], rounds: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_messages_of_all_sizes_arrive_and_their_memory_is_given_back(world: int) -> None:
-    sizes, rounds = [1, 1000, 1 << 20, 1 << 24], 5
+    sizes = [1, 1000, 1 << 20, 1 << 24]
+    rounds = 5
     for part in on_ranks(send_round, world, sizes, rounds, device_type="cuda"):
         assert part["note"] == IN_USE and part["wrong"] == 0
         assert part["moved"] == rounds * sum(sizes) * 4 * (world - 1)
@@ -79,13 +81,13 @@ def test_messages_of_all_sizes_arrive_and_their_memory_is_given_back(world: int)
 
 def run_both(comm: Comm, cases: list[Case]) -> list[dict[str, Any]]:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # else its sums may depend on what else runs
-    found = []
+    outcomes = []
     for case in cases:
         comm.use("nccl")
         there = case.run(comm)
         comm.use("symmetric")
         here = case.run(comm)
-        found.append(
+        outcomes.append(
             {
                 "notes": here["notes"],
                 "repeatable": there["repeatable"] and here["repeatable"],
@@ -93,7 +95,7 @@ def run_both(comm: Comm, cases: list[Case]) -> list[dict[str, Any]]:
                 "same": {name: torch.equal(there[name], here[name]) for name in TENSORS},
             }
         )
-    return found
+    return outcomes
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -123,14 +125,13 @@ def test_results_are_those_of_nccl_to_the_last_bit(world: int) -> None:
 def run_late(comm: Comm, strategy: str, iterations: int) -> dict[str, Any]:
     """Calls with four inputs in turn, ranks held up at random on the host and on the GPU; nobody waits for
     the GPU until the end."""
-    case, chance = (
-        Case("causal", 4096, 16, 8, torch.bfloat16, strategy, head_dim=64),
-        random.Random(comm.rank),
-    )
+    case = Case("causal", 4096, 16, 8, torch.bfloat16, strategy, head_dim=64)
+    chance = random.Random(comm.rank)
     problem = case.problem()
     problem = Problem(problem.mask, 16, 8, 64, torch.bfloat16, comm.device, needs_backward=True)
     kernel = Registry("kernel").load("band")
-    calls, expected = {}, []
+    calls = {}
+    expected = []
     for messages in ("nccl", "symmetric"):
         comm.use(messages)
         calls[messages] = Registry("strategy").load(strategy).prepare(problem, kernel, comm)
@@ -149,8 +150,8 @@ def run_late(comm: Comm, strategy: str, iterations: int) -> dict[str, Any]:
         forward = calls["symmetric"].forward(*inputs[turn][:3])
         if chance.random() < 0.5:
             torch.cuda._sleep(int(chance.random() * 3e6))
-        found = [forward.out, *calls["symmetric"].backward(forward, inputs[turn][3])]
-        for x, y in zip(found, expected[turn], strict=True):
+        facts = [forward.out, *calls["symmetric"].backward(forward, inputs[turn][3])]
+        for x, y in zip(facts, expected[turn], strict=True):
             wrong += (x != y).sum()
     return {"note": comm.messages_note, "wrong": int(wrong)}
 
@@ -176,10 +177,8 @@ def test_a_peer_that_is_gone_ends_the_cell_and_the_next_one_runs(
 ) -> None:
     """A stream that waits for it would wait for ever: the runner kills what waits."""
     timeout_s = 20.0 if kernel == "midway_sleeps" else 600.0
-    measure, begun = (
-        MEASURE.model_copy(update={"timeout_s": timeout_s, "messages": "symmetric"}),
-        time.monotonic(),
-    )
+    measure = MEASURE.model_copy(update={"timeout_s": timeout_s, "messages": "symmetric"})
+    begun = time.monotonic()
     result = pool.measure(cp_cell(strategy, 2, kernel, dtype="bf16"), measure)
     assert time.monotonic() - begun < START_S + max(GRACE_SECONDS, min(timeout_s, 20.0))
     assert result.outcome.status == status and words in repr(result.outcome), result.outcome

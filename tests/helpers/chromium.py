@@ -18,8 +18,11 @@ class Browser:
     """One tab of a headless Chromium without a network. Methods raise `RuntimeError` if it refuses."""
 
     def __init__(self, to_browser: int, from_browser: int):
-        self._to_browser, self._from_browser = to_browser, from_browser
-        self._numbers, self._received, self._events = itertools.count(1), b"", []
+        self._to_browser = to_browser
+        self._from_browser = from_browser
+        self._numbers = itertools.count(1)
+        self._received = b""
+        self._events = []
         self._session = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]

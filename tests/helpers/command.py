@@ -13,7 +13,9 @@ from tests.helpers.support import ROOT
 def called(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     from longca.lab.cli.main import main
 
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    out = io.StringIO()
+    err = io.StringIO()
+    code = 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         for name, value in environ.items():
             patch.setenv(name, value)

@@ -7,7 +7,8 @@ from longca.lab.studies.outcome import Outcome
 from longca.lab.studies.record import MaskFacts, Record, Samples
 from tests.helpers.records import record
 
-H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
+H200 = "NVIDIA H200"
+H100 = "NVIDIA H100 80GB HBM3"
 
 
 def cell(**fields: Any) -> Cell:

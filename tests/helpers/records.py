@@ -184,9 +184,10 @@ def record(
 
 
 def control_ms(cell: Cell, gpu: str = "") -> float:
-    """How long a control lasts: products at 740 TFLOP/s on a GPU or 0.12 elsewhere, copies at 4000 GB/s or
+    """The duration of a control: products at 740 TFLOP/s on a GPU or 0.12 elsewhere, copies at 4000 GB/s or
     12."""
-    work, (tflops, gb_per_s) = CONTROLS[cell.kernel](cell), (740, 4000) if gpu else (0.12, 12)
+    work = CONTROLS[cell.kernel](cell)
+    tflops, gb_per_s = (740, 4000) if gpu else (0.12, 12)
     return work.duration_ms or (work.flops or 0) / tflops / 1e9 + (work.traffic_bytes or 0) / gb_per_s / 1e6
 
 

@@ -1,4 +1,4 @@
-"""What pages of tests are made of: a few records, and a file that is no record."""
+"""Input for pages of tests: a few records, and a file that is no record."""
 
 from pathlib import Path
 

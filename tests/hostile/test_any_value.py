@@ -26,7 +26,9 @@ STUDY = (
     "title: odd\ngrids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: "
     "fp32}]\n"
 )
-FEW, MANY = 15, 300  # records of a study
+# records of a study
+FEW = 15
+MANY = 300
 
 decode = Decoder().decode  # one for all texts: what it remembers of one must change nothing for the next
 
@@ -69,8 +71,10 @@ def test_every_command_works_with_what_is_left(
     )
     study = tmp_path / "odd.yaml"
     study.write_text(STUDY)
-    mixed, sound = CellStore(tmp_path / "mixed/odd"), CellStore(tmp_path / "sound/odd")
-    generator, num_damaged = random.Random(number), 0
+    mixed = CellStore(tmp_path / "mixed/odd")
+    sound = CellStore(tmp_path / "sound/odd")
+    generator = random.Random(number)
+    num_damaged = 0
     put(sound, whole_record("ok", 1000))
     put(mixed, whole_record("ok", 1000))
     for position in range(MANY if number else FEW):
@@ -112,7 +116,8 @@ def slowly(text: bytes) -> Record | str:
         return "unusable"
 
 
-NULL, EMPTY = b'"environment":null', b'"environment":{}'
+NULL = b'"environment":null'
+EMPTY = b'"environment":{}'
 TWISTS = {  # the place of the environment's text, by which equal ones are known, in other places
     "as it was": lambda whole, own: whole,
     "twice": lambda whole, own: whole.replace(own, own + b"," + own),
@@ -168,15 +173,16 @@ def test_an_environment_in_an_odd_place_is_read_as_if_each_were_parsed(kind: str
     decoder = Decoder()
     decoder.decode(whole)  # now it knows the environment
     try:
-        found: Record | str = decoder.decode(text)
+        actual: Record | str = decoder.decode(text)
     except Unusable:
-        found = "unusable"
-    assert found == expected
+        actual = "unusable"
+    assert actual == expected
 
 
 def test_equal_environments_are_one_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("longca.lab.store.decode.MOST_SHARED", 2)
-    decoder, whole = Decoder(), decode(as_json(whole_record("ok", 0)).encode())
+    decoder = Decoder()
+    whole = decode(as_json(whole_record("ok", 0)).encode())
     first, second = (decoder.decode(encode(whole)) for _ in range(2))
     assert first.environment is second.environment is not None
     for number in range(5):
@@ -217,7 +223,9 @@ BROKE: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "place", "value"), BROKE, ids=[f"{number}-{place}" for number, (_, place, _) in enumerate(BROKE)]
+    ("kind", "place", "value"),
+    BROKE,
+    ids=[f"{number}-{position}" for number, (_, position, _) in enumerate(BROKE)],
 )
 def test_what_broke_all_that_came_after_is_damaged_now(kind: str, place: str, value: Any):
     keys = tuple(int(key) if key.isdecimal() else key for key in place.split("."))

@@ -50,11 +50,11 @@ def test_records(folder: Path, text: bytes):
     path.parent.mkdir(parents=True, exist_ok=True)
     for content in (text, text[: text.rfind(b',"checksum"')] + b"}"):
         path.write_bytes(content)
-        found = store.read(path.stem)
-        if isinstance(found, Record):
-            export([found], folder)
+        stored = store.read(path.stem)
+        if isinstance(stored, Record):
+            export([stored], folder)
         else:
-            assert str(found).isprintable()
+            assert str(stored).isprintable()
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "txt"])

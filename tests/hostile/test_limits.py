@@ -16,7 +16,8 @@ from longca.core.errors import UserError
 from longca.core.reading import CELLS, LIMITS, check_variables
 from longca.core.schema import read_yaml
 
-MEMORY, SECONDS = 512 << 20, 10
+MEMORY = 512 << 20
+SECONDS = 10
 REFUSE = """
 import json, os, resource, sys, time
 import longca.lab.cli.plan, longca.lab.studies.study
@@ -130,14 +131,15 @@ def answers(request, tmp_path_factory) -> dict[str, tuple[str, int, float]]:
         env={"LONGCA_PLUGINS": str(folder), "OMP_NUM_THREADS": "1", "LONGCA_DEVICE": "cpu"},
     )
     assert done.returncode == 0, done.stderr
-    found, message = [], ""
+    answered = []
+    message = ""
     for line in done.stdout.splitlines(keepends=True):
         if line.startswith("["):
-            found.append((message, *json.loads(line)))
+            answered.append((message, *json.loads(line)))
             message = ""
         else:
             message += line
-    return dict(zip(commands, found, strict=True))
+    return dict(zip(commands, answered, strict=True))
 
 
 EXPECTED = {name: expected for name, (_, expected) in STUDIES.items()} | {

@@ -16,7 +16,8 @@ from longca.lab.store.load import load
 from tests.helpers.hostile.odd import whole_record
 
 GRID = "grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1', head_dim: 16, dtype: fp32, %s}]"
-LONG, DIGITS = "x" * 5000, "9" * 5000
+LONG = "x" * 5000
+DIGITS = "9" * 5000
 
 
 def refused(done: Any) -> str:

@@ -106,11 +106,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def statuses(folder: Path) -> dict[str, list[str]]:
     """Kernel → how its cells ended."""
-    found = defaultdict(list)
+    by_kernel = defaultdict(list)
     for file in folder.glob("study/cells/*/*.json"):
         record = json.loads(file.read_text())
-        found[record["cell"]["kernel"]].append(record["outcome"]["status"])
-    return found
+        by_kernel[record["cell"]["kernel"]].append(record["outcome"]["status"])
+    return by_kernel
 
 
 @pytest.mark.parametrize(

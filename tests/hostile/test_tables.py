@@ -65,7 +65,8 @@ def times() -> dict[str, float]:
 def damaged(name: str, way: str, value: Any, share: int) -> pa.Table:
     """The table with one column damaged in every so many rows."""
     table = sound()
-    place, column = table.column_names.index(name), table[name]
+    place = table.column_names.index(name)
+    column = table[name]
     if way == "gone":
         return table.remove_column(place)
     if way == "twice":

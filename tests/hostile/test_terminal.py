@@ -17,7 +17,8 @@ SAFE = r"\x1b]0;pwn\x07\x1b[31mRED\x9b2J\u202e\r"
 
 
 def test_both_streams_of_a_command_escape():
-    output, errors = io.StringIO(), io.StringIO()
+    output = io.StringIO()
+    errors = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), escaped_output():
         print(HOSTILE)
         print(HOSTILE, file=sys.stderr)

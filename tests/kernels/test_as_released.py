@@ -19,10 +19,8 @@ NAMES = [name for name in Registry("kernel").names() if name.startswith(AS_RELEA
 def test_each_stands_beside_an_honest_row() -> None:
     assert len(NAMES) == 4
     for name in NAMES:
-        kernel, honest = (
-            Registry("kernel").load(name),
-            Registry("kernel").load(name.removeprefix(AS_RELEASED)),
-        )
+        kernel = Registry("kernel").load(name)
+        honest = Registry("kernel").load(name.removeprefix(AS_RELEASED))
         assert isinstance(kernel, type(honest)) and name not in STUDY_ROWS, (
             "the honest row stands for the study's"
         )
@@ -56,7 +54,8 @@ def test_sdpa_refuses_what_it_would_do_as_the_honest_row(mask: str, heads: tuple
 def test_naive_makes_a_bias_on_the_host_in_each_call(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(pattern_mask(mask, 2), 4, 2)
     prepared = Registry("kernel").load("as_released_naive").prepare(case.problem("bwd"))
-    size, made = case.mask.seqlen_q, []
+    size = case.mask.seqlen_q
+    made = []
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *args, **options: made.append(args) or zeros(*args, **options))
     operands = [prepared.to_layout(x) for x in case.inputs()]
@@ -78,11 +77,13 @@ def test_fa3_adds_up_gradients_and_returns_those_of_the_call() -> None:
     q, k, v, dout = (prepared.to_layout(x) for x in case.inputs())
     forward = prepared.forward(q, k, v)
     for number in (1, 2, 3):
-        found = prepared.backward(forward, dout)
-        assert all(torch.equal(grad, right) for grad, right in zip(found, (q * 2, k * 3, v * 4), strict=True))
+        actual = prepared.backward(forward, dout)
+        assert all(
+            torch.equal(grad, right) for grad, right in zip(actual, (q * 2, k * 3, v * 4), strict=True)
+        )
         assert prepared._kept is not None
         torch.testing.assert_close(prepared._kept[0], q * 2 * number)
-    assert prepared._kept[0] is not found[0]
+    assert prepared._kept[0] is not actual[0]
 
 
 @pytest.mark.slow

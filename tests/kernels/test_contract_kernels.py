@@ -1,4 +1,4 @@
-"""What every kernel must do, over all that the registry finds."""
+"""Duties of every kernel, over all that the registry finds."""
 
 import subprocess
 import sys
@@ -78,7 +78,8 @@ def test_agrees_with_the_definition(
 ) -> None:
     """All cases; of a kernel that compiles long, so many."""
     kernel = Registry("kernel").load(name)
-    tried, compile_ms = 0, 0.0
+    tried = 0
+    compile_ms = 0.0
     for number, (case, plain) in enumerate(cases):
         if compile_ms > SLOW_COMPILE_MS and number >= slow_compilers:
             break
@@ -95,7 +96,8 @@ def test_agrees_with_the_definition(
     "name", [pytest.param(name, marks=pytest.mark.slow) if "flex" in name else name for name in ON_CPU]
 )
 def test_agrees_in_bfloat16(name: str) -> None:
-    kernel, direction = Registry("kernel").load(name), "bwd"
+    kernel = Registry("kernel").load(name)
+    direction = "bwd"
     case = next(
         case for case in pattern_cases() if case.mask.name == "causal_document" and case.num_q_heads == 8
     )

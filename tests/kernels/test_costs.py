@@ -1,5 +1,5 @@
-"""What preparing costs is measured for records. In use, a mask is planned once and its kernel is not called
-to be timed."""
+"""The costs of preparing are measured for records. In use, a mask is planned once and its kernel is not
+called to be timed."""
 
 from typing import Any
 
@@ -35,7 +35,9 @@ def test_band_is_planned_twice_and_called_for_a_record_alone(
     )
     monkeypatch.setattr("longca.kernels.backends.band.wait", lambda device: done.append("wait"))
     costs = Registry("kernel").load("band").prepare(problem(records_costs=records_costs)).costs
-    assert [one for one in done if one != "wait"] == (["plan", "plan", "call"] if records_costs else ["plan"])
+    assert [entry for entry in done if entry != "wait"] == (
+        ["plan", "plan", "call"] if records_costs else ["plan"]
+    )
     assert ("wait" in done) == records_costs == ("compile_ms" in costs)
     assert costs["plan_ms"] > 0 and costs["metadata_bytes"] > 0
 
@@ -50,7 +52,8 @@ def test_other_kernels_compile_in_their_first_call(kernel: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("face", ["attention", "context_parallel"])
 def test_public_faces_prepare_kernels_for_use(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, asked = Registry("kernel").load("naive"), list[bool]()
+    kernel = Registry("kernel").load("naive")
+    asked = list[bool]()
     real = type(kernel).prepare
     monkeypatch.setattr(
         type(kernel),

@@ -1,4 +1,4 @@
-"""What cuDNN's graphs are told of a mask, read back by cuDNN's meaning of it."""
+"""The mask in cuDNN's graphs, read back by cuDNN's meaning of it."""
 
 from itertools import pairwise
 
@@ -14,8 +14,10 @@ from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (0, 0), (3, 0), (2, 4), (-1, 2), (3, -1)])
 def test_windows_in_the_words_of_cudnn(window: tuple[int, int]) -> None:
     bounds = diagonal_bounds(window)
-    query, key = torch.arange(9)[:, None], torch.arange(9)
-    left, right = bounds.get("diagonal_band_left_bound", 99), bounds.get("diagonal_band_right_bound", 99)
+    query = torch.arange(9)[:, None]
+    key = torch.arange(9)
+    left = bounds.get("diagonal_band_left_bound", 99)
+    right = bounds.get("diagonal_band_right_bound", 99)
     seen = (key > query - left) & (key <= query + right)
     wanted = ((window[0] < 0) | (key >= query - window[0])) & ((window[1] < 0) | (key <= query + window[1]))
     assert torch.equal(seen, wanted)
@@ -50,8 +52,8 @@ def test_tables_find_every_segment_in_every_tensor() -> None:
 
 def test_a_token_alone_has_no_backward() -> None:
     kernel = Registry("kernel").load("cudnn_graph")
-    one = next(case for case in hand_made_cases() if case.mask.name == "one")
-    case = Case(one.mask, 4, 2, head_dim=128)
+    entry = next(case for case in hand_made_cases() if case.mask.name == "one")
+    case = Case(entry.mask, 4, 2, head_dim=128)
     answers = [
         kernel.supports(case.cell("cudnn_graph", direction, "bf16").call_spec, case.mask.traits, "cuda")
         for direction in ("fwd", "bwd")

@@ -25,7 +25,8 @@ def test_tiles_hold_what_the_raster_says(mask: Mask, tiles: tuple[int, int]) -> 
     twice."""
     form = flashmask_columns(mask)
     columns = torch.from_numpy(form.columns).transpose(1, 2).contiguous()
-    num_rows, num_cols = -(-mask.seqlen_q // tiles[0]), -(-mask.seqlen_k // tiles[1])
+    num_rows = -(-mask.seqlen_q // tiles[0])
+    num_cols = -(-mask.seqlen_k // tiles[1])
     dense = np.zeros((mask.num_groups, num_rows * tiles[0], num_cols * tiles[1]), dtype=bool)
     dense[:, : mask.seqlen_q, : mask.seqlen_k] = mask.dense()
     rows = row_lists(columns, form.causal, mask.seqlen_q, *tiles)

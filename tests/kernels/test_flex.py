@@ -42,7 +42,8 @@ def test_says_why_it_has_no_backward_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("name", ["flex", "flex_flash"])
 def test_head_dims_that_torch_refuses_on_gpus(name: str) -> None:
-    kernel, mask = Registry("kernel").load(name), build_mask("causal", seqlen=8)
+    kernel = Registry("kernel").load(name)
+    mask = build_mask("causal", seqlen=8)
     small, least = (
         kernel.supports(Case(mask, 2, 1, head_dim).cell(name, "fwd", "bf16").call_spec, mask.traits, "cuda")
         for head_dim in (8, 16)

@@ -1,4 +1,4 @@
-"""What rows for GPUs say of themselves without one, and the parts of them that need none."""
+"""Rows for GPUs describe themselves without one, and the parts of them that need none."""
 
 import sys
 from pathlib import Path
@@ -72,7 +72,8 @@ def test_submodules_are_found_without_importing_their_parents(
 
 def test_a_table_of_blocks_says_the_same_as_int32() -> None:
     mask = pattern_mask("block_sparse_uniform", 2)
-    q, k = torch.arange(128)[:, None], torch.arange(128)[None]
+    q = torch.arange(128)[:, None]
+    k = torch.arange(128)[None]
     for head in range(4):
         answers = [
             block_mask(mask, "cpu", 4, bool_tables=bool_tables).mask_mod(0, torch.tensor(head), q, k)

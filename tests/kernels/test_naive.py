@@ -13,18 +13,18 @@ def test_raw_backward_over_parts_of_the_keys_adds_up() -> None:
         forward = whole.forward(*(whole.to_layout(x) for x in (q, k, v)))
         right = whole.backward(forward, whole.to_layout(dout))
         middle = case.mask.seqlen_k // 2 - 3
-        found = []
+        collected = []
         for first, last in ((0, middle), (middle, case.mask.seqlen_k)):
             part = Case(
                 case.mask.crop((0, case.mask.seqlen_q), (first, last)), case.num_q_heads, case.num_kv_heads
             )
             local = Registry("kernel").load("naive").prepare(part.problem("bwd"))
             operands = (local.to_layout(x) for x in (q, k[first:last], v[first:last]))
-            found.append(local.raw_backward(*operands, forward.out, forward.lse, local.to_layout(dout)))
-        torch.testing.assert_close(found[0][0] + found[1][0], right[0], rtol=1e-5, atol=1e-5)
+            collected.append(local.raw_backward(*operands, forward.out, forward.lse, local.to_layout(dout)))
+        torch.testing.assert_close(collected[0][0] + collected[1][0], right[0], rtol=1e-5, atol=1e-5)
         for index in (1, 2):
             torch.testing.assert_close(
-                torch.cat([part[index] for part in found], 2), right[index], rtol=1e-5, atol=1e-5
+                torch.cat([part[index] for part in collected], 2), right[index], rtol=1e-5, atol=1e-5
             )
 
 

@@ -28,7 +28,8 @@ class ByTheBook(PackedPrepared):
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         bounds = [0, self.problem.mask.seqlen_q] if self.cu_seqlens is None else self.cu_seqlens.tolist()
         q, k, v = (self.from_layout(x).double() for x in (q, k, v))
-        outs, lses = [], []
+        outs = []
+        lses = []
         for start, end in pairwise(bounds):
             assert end - start <= self.max_seqlen
             out, lse = self._segment(*(x[start:end] for x in (q, k, v)))
@@ -79,7 +80,8 @@ def test_other_masks_are_refused_and_never_packed() -> None:
 @pytest.mark.parametrize("name", PACKED)
 def test_rows_take_what_they_know(name: str) -> None:
     kernel = Registry("kernel").load(name)
-    no_windows, static = name in ("cudnn", "fa1"), name == "fa4"
+    no_windows = name in ("cudnn", "fa1")
+    static = name == "fa4"
     for case in pattern_cases():
         case = Case(case.mask, case.num_q_heads, case.num_kv_heads, head_dim=128)
         reason = kernel.supports(case.cell(name, "fwd", "bf16").call_spec, case.mask.traits, "cuda")
@@ -177,6 +179,6 @@ def test_fa4_finds_something_for_every_row_and_key_of_its_blocks() -> None:
 
 
 def test_problem_of_one_token() -> None:
-    one = next(case for case in hand_made_cases() if case.mask.name == "one")
-    problem: Problem = one.problem("fwd")
+    entry = next(case for case in hand_made_cases() if case.mask.name == "one")
+    problem: Problem = entry.problem("fwd")
     assert PackedPrepared(problem).window == (-1, -1)

@@ -11,7 +11,9 @@ from longca.kernels.contract import Prepared, Problem
 from longca.masks import Mask, build_mask
 from tests.helpers.kernels.cases import Case
 
-NUM_TOKENS, HEADS, NUM_KV_HEADS = 6, 4, 2
+NUM_TOKENS = 6
+HEADS = 4
+NUM_KV_HEADS = 2
 
 
 def problem(mask: str = "causal", **params: int) -> Problem:

@@ -18,7 +18,9 @@ SAYS_SO = ("without keys", "sees nothing")
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_runs_them_or_says_so(name: str) -> None:
-    kernel, ran, refused = Registry("kernel").load(name), [], []
+    kernel = Registry("kernel").load(name)
+    ran = []
+    refused = []
     for case in CASES:
         reason = kernel.supports(case.cell(name, "fwd", "bf16").call_spec, case.mask.traits, "cuda")
         if reason is None:

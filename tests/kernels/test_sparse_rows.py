@@ -1,4 +1,4 @@
-"""What the block-sparse rows say that they do, where no GPU is needed to ask."""
+"""The block-sparse rows' own account of themselves, where no GPU is needed to ask."""
 
 import time
 from importlib import import_module

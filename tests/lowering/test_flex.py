@@ -140,7 +140,8 @@ def compiled():
 )
 @pytest.mark.slow  # tests/kernels/test_contract_kernels.py compiles it in the default run
 def test_the_compiled_kernel_takes_it(compiled, mask: Mask):
-    heads, generator = 4, torch.Generator().manual_seed(0)
+    heads = 4
+    generator = torch.Generator().manual_seed(0)
     q = torch.randn(1, heads, mask.seqlen_q, 16, generator=generator)
     k, v = torch.randn(2, 1, 2, mask.seqlen_k, 16, generator=generator)
     with torch.no_grad():

@@ -72,7 +72,8 @@ def check_cudnn(mask: Mask) -> None:
 
 def hidden_by(form: FlashMaskColumns, group: int, seqlen_q: int) -> np.ndarray:
     """Bool (Sq, Sk) of pairs that the columns hide, by the rules of FlashMask's documentation."""
-    row, key = np.arange(seqlen_q)[:, None], np.arange(form.columns.shape[1])
+    row = np.arange(seqlen_q)[:, None]
+    key = np.arange(form.columns.shape[1])
     columns = form.columns[group].T
     if form.causal:
         until = columns[1] if len(columns) == 2 else seqlen_q
@@ -104,8 +105,10 @@ def check_slices(mask: Mask) -> None:
         for (q0, q1), (k0, k1), kind in zip(slices.q_ranges, slices.k_ranges, slices.types, strict=True):
             assert 0 <= q0 < q1 <= mask.seqlen_q
             assert 0 <= k0 < k1 <= mask.seqlen_k
-            i, j = np.arange(q1 - q0)[:, None], np.arange(k1 - k0)
-            below, above = j <= i + (k1 - k0) - (q1 - q0), j >= i
+            i = np.arange(q1 - q0)[:, None]
+            j = np.arange(k1 - k0)
+            below = j <= i + (k1 - k0) - (q1 - q0)
+            above = j >= i
             visible = {
                 SliceType.FULL: below | ~below,
                 SliceType.CAUSAL: below,

@@ -58,7 +58,8 @@ def painted(
 
 
 def check_lists(mask: Mask) -> None:
-    lists, grid = block_lists(mask), mask.grid
+    lists = block_lists(mask)
+    grid = mask.grid
     assert {part.dtype for part in vars(lists).values()} == {torch.int32}
     by_query = painted(lists.q_to_k, lists.q_to_k_counts, grid.q_bounds, grid.k_bounds)
     by_key = painted(lists.k_to_q, lists.k_to_q_counts, grid.k_bounds, grid.q_bounds)

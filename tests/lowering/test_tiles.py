@@ -30,7 +30,8 @@ def counted(raster: np.ndarray, tile_q: int, tile_k: int, whole: bool) -> tuple[
             axis=(1, 3)
         )
 
-    seen, there = sums(raster), sums(np.ones_like(raster))
+    seen = sums(raster)
+    there = sums(np.ones_like(raster))
     full = seen == (tile_q * tile_k if whole else there)
     return full, (seen > 0) & ~full
 
@@ -54,10 +55,8 @@ def check_runs(runs: Runs) -> None:
 def check(mask: Mask, tile_q: int, tile_k: int, whole: bool = False) -> None:
     for group, raster in enumerate(rasters(mask)):
         wanted = counted(raster, tile_q, tile_k, whole)
-        rows, cols = (
-            row_tiles(mask, tile_q, tile_k, group, whole=whole),
-            col_tiles(mask, tile_q, tile_k, group, whole=whole),
-        )
+        rows = row_tiles(mask, tile_q, tile_k, group, whole=whole)
+        cols = col_tiles(mask, tile_q, tile_k, group, whole=whole)
         assert (rows.num_lines, rows.num_across) == wanted[0].shape == (cols.num_across, cols.num_lines)
         for tiles, answer in ((rows, wanted), (cols, (wanted[0].T, wanted[1].T))):
             compare(tiles, answer)
@@ -113,7 +112,8 @@ def test_blocks_and_their_bands_have_the_same_tiles():
     mask = uniform_grid(96, 16, 8, groups=1, seed=1)
     as_bands = Mask(96, 96, tuple(mask.groups))
     for lower in (row_tiles, col_tiles):
-        of_grid, of_bands = lower(mask, 16, 16), lower(as_bands, 16, 16)
+        of_grid = lower(mask, 16, 16)
+        of_bands = lower(as_bands, 16, 16)
         assert np.array_equal(of_grid.full_runs.bounds, of_bands.full_runs.bounds)
         assert np.array_equal(of_grid.partial_runs.bounds, of_bands.partial_runs.bounds)
 

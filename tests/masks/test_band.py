@@ -39,7 +39,8 @@ def test_normal_form_keeps_the_pairs_and_is_tight(raw):
     assert np.array_equal(band.normal(bands), bands)
     if len(bands):
         q0, q1, k0, k1, lo, hi = bands[0].tolist()
-        rows, cols = np.flatnonzero(expected.any(axis=1)), np.flatnonzero(expected.any(axis=0))
+        rows = np.flatnonzero(expected.any(axis=1))
+        cols = np.flatnonzero(expected.any(axis=0))
         assert (q0, q1, k0, k1) == (rows[0], rows[-1] + 1, cols[0], cols[-1] + 1)
         offsets = np.subtract(*np.nonzero(expected)[::-1])
         assert lo in (-band.INF, offsets.min()) and hi in (band.INF, offsets.max())
@@ -81,7 +82,8 @@ def test_shift_is_translation(raw, dq, dk):
 @quick
 @given(raw_bands(), st.integers(1, 7), st.data())
 def test_stripe_is_strided_slicing(raw, world, data):
-    q_rank, k_rank = data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, world - 1))
+    q_rank = data.draw(st.integers(0, world - 1))
+    k_rank = data.draw(st.integers(0, world - 1))
     striped = band.stripe(band.normal(raw), q_rank, k_rank, world)
     assert len(striped) <= 1
     expected = plain(raw)[q_rank::world, k_rank::world]
@@ -103,10 +105,10 @@ def test_overlap_of_several_bands(raws, compared):
     bands = np.concatenate([np.empty((0, 6), dtype=np.int64), *(band.normal(raw) for raw in raws)])
     rasters = [plain(row[None]) for row in bands]
     pairs = [
-        (one, other)
-        for one in range(len(bands))
-        for other in range(one + 1, len(bands))
-        if (rasters[one] & rasters[other]).any()
+        (entry, other)
+        for entry in range(len(bands))
+        for other in range(entry + 1, len(bands))
+        if (rasters[entry] & rasters[other]).any()
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(band, "MOST_COMPARED", compared)

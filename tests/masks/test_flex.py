@@ -20,7 +20,8 @@ from longca.masks import Mask
 from tests.helpers.kernels.masks_for_tests import rasters
 from tests.helpers.support import examples
 
-START, END = torch.tensor([2, 11, 20]), torch.tensor([7, 19, 33])
+START = torch.tensor([2, 11, 20])
+END = torch.tensor([7, 19, 33])
 IDS = torch.tensor([[0] * 10 + [1] * 16 + [2] * 14, [0] * 23 + [1] * 17])
 TABLE = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.4
 
@@ -97,10 +98,8 @@ def test_captured_tensors_that_need_gradients():
 
 def test_only_partial_blocks_are_evaluated():
     """Lists decide about whole blocks, as in torch's kernels."""
-    counts, blocks = (
-        torch.tensor([[[1, 0]]], dtype=torch.int32),
-        torch.tensor([[[[1, 0], [0, 0]]]], dtype=torch.int32),
-    )
+    counts = torch.tensor([[[1, 0]]], dtype=torch.int32)
+    blocks = torch.tensor([[[[1, 0], [0, 0]]]], dtype=torch.int32)
     full = torch.tensor([[[0, 1]]], dtype=torch.int32), torch.tensor([[[[0, 0], [0, 0]]]], dtype=torch.int32)
     asked = []
 
@@ -110,16 +109,15 @@ def test_only_partial_blocks_are_evaluated():
 
     mask = Mask.from_block_mask(BlockMask.from_kv_blocks(counts, blocks, *full, BLOCK_SIZE=16, mask_mod=mod))
     expected = np.zeros((32, 32), dtype=bool)
-    expected[:16, 16:], expected[16:, :16] = np.subtract.outer(np.arange(16), np.arange(16)) < 0, True
+    expected[:16, 16:] = np.subtract.outer(np.arange(16), np.arange(16)) < 0
+    expected[16:, :16] = True
     assert np.array_equal(mask.dense(), expected) and asked
 
 
 @pytest.mark.parametrize("seqlens", [(32, 64), (25, 50)])
 def test_blocks_without_a_mask_mod_are_a_grid(seqlens):
-    counts, blocks = (
-        torch.tensor([2, 1], dtype=torch.int32),
-        torch.tensor([[3, 0, 9, 9], [1, 9, 9, 9]], dtype=torch.int32),
-    )
+    counts = torch.tensor([2, 1], dtype=torch.int32)
+    blocks = torch.tensor([[3, 0, 9, 9], [1, 9, 9, 9]], dtype=torch.int32)
     made = BlockMask.from_kv_blocks(
         counts, blocks, BLOCK_SIZE=16, seq_lengths=seqlens, compute_q_blocks=False
     )
@@ -133,8 +131,8 @@ def test_blocks_without_a_mask_mod_are_a_grid(seqlens):
 
 
 def test_one_block_of_any_size():
-    one = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
-    made = BlockMask.from_kv_blocks(*one, BLOCK_SIZE=1 << 30, mask_mod=causal, seq_lengths=(70, 90))
+    first = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    made = BlockMask.from_kv_blocks(*first, BLOCK_SIZE=1 << 30, mask_mod=causal, seq_lengths=(70, 90))
     assert np.array_equal(Mask.from_block_mask(made).dense(), np.tri(70, 90, dtype=bool))
 
 

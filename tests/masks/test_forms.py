@@ -28,8 +28,8 @@ SEGMENTS = {
 }  # forms of varlen calls
 
 
-def same_pairs(one: Mask, other: Mask) -> bool:
-    return np.array_equal(rasters(one), rasters(other))
+def same_pairs(mask: Mask, other: Mask) -> bool:
+    return np.array_equal(rasters(mask), rasters(other))
 
 
 def test_there_are_twelve_static_patterns():
@@ -107,7 +107,7 @@ def test_round_trips_of_any_bands(mask: Mask):
 
 
 def test_the_bands_of_a_raster_are_those_of_its_pattern():
-    """Where a pattern has the fewest bands, and not several that touch."""
+    """A pattern here has the fewest bands, and not several that touch."""
     masks = [
         pattern_mask(name)
         for name in ("full", "causal", "sliding_window", "causal_sliding_window", "block_causal_document")
@@ -193,9 +193,10 @@ def test_bands_with_infinity_and_their_text():
 
 
 def test_equality_and_hash():
-    one, other = build_mask("causal", seqlen=32), Mask.from_windows(32, (-1, 0))
-    assert one == other and hash(one) == hash(other) and len({one, other}) == 1
-    assert one != build_mask("causal", seqlen=33) and one != "causal"
+    first = build_mask("causal", seqlen=32)
+    other = Mask.from_windows(32, (-1, 0))
+    assert first == other and hash(first) == hash(other) and len({first, other}) == 1
+    assert first != build_mask("causal", seqlen=33) and first != "causal"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def test_a_crop_along_blocks_is_a_smaller_uniform_grid():
 
 
 def test_areas_of_large_grids_are_exact():
-    length, num_blocks = (1 << 24) + 3, 5
+    length = (1 << 24) + 3
+    num_blocks = 5
     bounds = np.array([[0, 1, 2, 3, 4, length]])
     blocks = BlockGrid(np.ones((1, num_blocks, num_blocks), dtype=bool), bounds, bounds)
     assert blocks.areas().tolist() == [length * length]
@@ -81,7 +82,8 @@ def test_block_maps(data, num_groups, num_q, num_k):
         cuts = sorted(data.draw(st.integers(0, total)) for _ in range(count - 1))
         return np.diff([0, *cuts, total])
 
-    seqlen_q, seqlen_k = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 12))
+    seqlen_q = data.draw(st.integers(1, 12))
+    seqlen_k = data.draw(st.integers(1, 12))
     sizes_q = np.stack([sizes(num_q, seqlen_q) for _ in range(num_groups)])
     sizes_k = np.stack([sizes(num_k, seqlen_k) for _ in range(num_groups)])
     count = num_groups * num_q * num_k

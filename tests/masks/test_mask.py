@@ -39,9 +39,11 @@ def of_every_kind(test):
 def test_cut_and_crop_are_slicing(kind, data):
     mask = data.draw(kind)
     raster = stack(mask)
-    rows, cols = part(data, mask.seqlen_q), part(data, mask.seqlen_k)
+    rows = part(data, mask.seqlen_q)
+    cols = part(data, mask.seqlen_k)
     inside = raster[:, slice(*rows), slice(*cols)]
-    cropped, cut = mask.crop(rows, cols), mask.cut(rows, cols)
+    cropped = mask.crop(rows, cols)
+    cut = mask.cut(rows, cols)
     assert np.array_equal(stack(cropped), inside)
     assert cropped.area == cut.area == inside.sum()
     expected = np.zeros_like(raster)
@@ -70,7 +72,8 @@ def test_shift_drops_what_leaves(kind, data, dq, dk):
 @given(data=st.data(), world=st.integers(1, 7))
 def test_stripe_is_strided_slicing(kind, data, world):
     mask = data.draw(kind)
-    q_rank, k_rank = data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, world - 1))
+    q_rank = data.draw(st.integers(0, world - 1))
+    k_rank = data.draw(st.integers(0, world - 1))
     striped = mask.stripe(q_rank, k_rank, world)
     expected = stack(mask)[:, q_rank::world, k_rank::world]
     assert np.array_equal(stack(striped), expected)
@@ -83,7 +86,8 @@ def test_stripe_is_strided_slicing(kind, data, world):
 def test_parts_of_parts(kind, data, world):
     """Operations compose: a crop of a stripe is the slice of the slice, and bands stay disjoint."""
     mask = data.draw(kind)
-    rows, cols = part(data, -(-mask.seqlen_q // world)), part(data, -(-mask.seqlen_k // world))
+    rows = part(data, -(-mask.seqlen_q // world))
+    cols = part(data, -(-mask.seqlen_k // world))
     piece = mask.stripe(0, 0, world).crop(rows, cols)
     assert np.array_equal(stack(piece), stack(mask)[:, ::world, ::world][:, slice(*rows), slice(*cols)])
     assert all(band.overlap(bands) is None for bands in piece.groups)
@@ -170,12 +174,13 @@ def test_what_others_keep_with_a_mask_stays_out_of_pickles():
 
 
 def test_digest_follows_the_bands():
-    one, other = build_mask("causal", seqlen=64), build_mask("causal_sliding_window", seqlen=64, window=64)
-    assert one.digest == other.digest
-    wider = Mask(64, 65, one.groups)
+    first = build_mask("causal", seqlen=64)
+    other = build_mask("causal_sliding_window", seqlen=64, window=64)
+    assert first.digest == other.digest
+    wider = Mask(64, 65, first.groups)
     shorter = build_mask("causal_sliding_window", seqlen=64, window=62)
-    doubled = Mask(64, 64, (one.bands, one.bands))
-    assert len({one.digest, wider.digest, shorter.digest, doubled.digest}) == 4
+    doubled = Mask(64, 64, (first.bands, first.bands))
+    assert len({first.digest, wider.digest, shorter.digest, doubled.digest}) == 4
 
 
 def test_digest_of_grids_follows_the_blocks():
@@ -183,7 +188,7 @@ def test_digest_of_grids_follows_the_blocks():
         blocks = BlockGrid(np.array([visible], dtype=bool), np.array([q_bounds]), np.array([k_bounds]))
         return Mask(q_bounds[-1], k_bounds[-1], grid=blocks).digest
 
-    found = [
+    actual = [
         digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]),
         digest([[0, 1], [1, 0]], [0, 4, 8], [0, 4, 8]),
         digest([[1, 0], [0, 1]], [0, 3, 8], [0, 4, 8]),
@@ -191,8 +196,8 @@ def test_digest_of_grids_follows_the_blocks():
         digest([[1, 0, 0, 1]], [0, 8], [0, 2, 4, 6, 8]),
         digest([[1], [0], [0], [1]], [0, 2, 4, 6, 8], [0, 8]),
     ]
-    assert len(set(found)) == len(found)
-    assert digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]) == found[0]
+    assert len(set(actual)) == len(actual)
+    assert digest([[1, 0], [0, 1]], [0, 4, 8], [0, 4, 8]) == actual[0]
 
 
 def test_what_a_record_keeps():

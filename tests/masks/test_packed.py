@@ -25,7 +25,8 @@ def definition(lengths_q, lengths_k, extra_q=0, extra_k=0, causal=False, window=
                 right = 0 if causal else window[1]
                 visible = (window[0] < 0 or -ahead <= window[0]) and (right < 0 or ahead <= right)
                 raster[first_q + i, first_k + j] = visible
-        first_q, first_k = first_q + length_q, first_k + length_k
+        first_q = first_q + length_q
+        first_k = first_k + length_k
     if itself:
         raster[range(first_q, first_q + extra_q), range(first_k, first_k + extra_k)] = True
     return raster

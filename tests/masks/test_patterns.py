@@ -62,7 +62,8 @@ def test_dynamic_mask_is_its_chosen_blocks(name, data):
 @quick
 @given(masks("block_causal_document"))
 def test_block_causal_documents_are_one_to_eight_blocks(mask):
-    documents, block = mask.params["documents"], mask.params["block"]
+    documents = mask.params["documents"]
+    block = mask.params["block"]
     assert documents.sum() == mask.seqlen_q
     assert (documents > 0).all() and (documents <= 8 * block).all()
     assert (documents[:-1] % block == 0).all()
@@ -71,7 +72,8 @@ def test_block_causal_documents_are_one_to_eight_blocks(mask):
 @quick
 @given(masks("prefix_lm_document"))
 def test_prefixes_lie_within_their_documents(mask):
-    documents, prefix = mask.params["documents"], mask.params["prefix"]
+    documents = mask.params["documents"]
+    prefix = mask.params["prefix"]
     assert prefix.shape == documents.shape
     if mask.params["paper_compat"]:
         assert len(set(prefix.tolist())) == 1

@@ -55,7 +55,7 @@ def brute(mask):
     lower = np.tri(mask.seqlen_q, mask.seqlen_k, dtype=bool)
     return {
         "full": bool(raster.all()),
-        "causal": square and all(np.array_equal(one, lower) for one in raster),
+        "causal": square and all(np.array_equal(entry, lower) for entry in raster),
         "num_segments": len(segments[0]) - 1 if segments else 0,
         "window": segments[1] if segments else None,
         "empty_rows": bool((~raster.any(axis=2)).any()),
@@ -65,7 +65,8 @@ def brute(mask):
 
 
 def assert_traits(mask):
-    traits, expected = mask.traits, brute(mask)
+    traits = mask.traits
+    expected = brute(mask)
     assert {key: getattr(traits, key) for key in expected} == expected
     assert traits.num_bands == sum(len(bands) for bands in mask.groups)
     assert (traits.seqlen_q, traits.seqlen_k, traits.num_groups) == (
@@ -102,7 +103,7 @@ def test_patchworks_by_brute_force(mask, seed):
 @quick
 @given(masks(max_seqlen=24), st.integers(1, 4), st.data())
 def test_parts_by_brute_force(mask, world, data):
-    """What a rank sees: pieces that are not square, grids with empty blocks, nothing at all."""
+    """Parts that a rank sees: pieces that are not square, grids with empty blocks, nothing at all."""
     striped = mask.stripe(data.draw(st.integers(0, world - 1)), data.draw(st.integers(0, world - 1)), world)
     rows = sorted(data.draw(st.integers(0, striped.seqlen_q)) for _ in range(2))
     cols = sorted(data.draw(st.integers(0, striped.seqlen_k)) for _ in range(2))
@@ -120,8 +121,10 @@ def test_windows_over_documents(data, seqlen, left, right, seed):
     """One window cut to documents of any length, some shorter than it."""
     lengths = data.draw(documents(seqlen))
     bounds = np.cumsum([0, *lengths])
-    start, end = bounds[:-1], bounds[1:]
-    lo, hi = (-band.INF if left < 0 else -left), (band.INF if right < 0 else right)
+    start = bounds[:-1]
+    end = bounds[1:]
+    lo = -band.INF if left < 0 else -left
+    hi = band.INF if right < 0 else right
     mask = shatter(Mask(seqlen, seqlen, (band.make(start, end, start, end, lo, hi),)), seed)
     segments = diagonal_segments(mask)
     assert segments is not None
@@ -178,7 +181,8 @@ def test_equal_area_is_not_enough_for_a_window():
 
 
 def test_the_diagonal_may_be_one_band_over_all_documents():
-    start, end = np.array([0, 5, 6]), np.array([5, 6, 12])
+    start = np.array([0, 5, 6])
+    end = np.array([5, 6, 12])
     pieces = [
         band.make(0, 12, 0, 12, 0, 0),
         band.make(start, end, start, end, hi=-1),
@@ -223,7 +227,8 @@ def test_a_token_that_sees_nothing_is_in_no_segment():
 
 
 def test_head_groups_must_agree():
-    causal, full = band.make(0, 8, 0, 8, hi=0), band.make(0, 8, 0, 8)
+    causal = band.make(0, 8, 0, 8, hi=0)
+    full = band.make(0, 8, 0, 8)
     halves = band.make([0, 4], [4, 8], [0, 4], [4, 8])
     assert Mask(8, 8, (causal, causal)).traits.causal
     assert Mask(8, 8, (full, full)).traits.full
@@ -266,7 +271,8 @@ def test_long_masks_are_told_from_few_rows():
 @pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(1, 1), (1, 3), (2, 2), (6, 6), (6, 4)])
 def test_full_masks_of_one_band_and_of_several(seqlen_q: int, seqlen_k: int, groups: int):
     whole = (0, seqlen_q, 0, seqlen_k, -math.inf, math.inf)
-    below, above = (0, seqlen_q, 0, seqlen_k, -math.inf, 0), (0, seqlen_q, 0, seqlen_k, 1, math.inf)
+    below = (0, seqlen_q, 0, seqlen_k, -math.inf, 0)
+    above = (0, seqlen_q, 0, seqlen_k, 1, math.inf)
     for bands in ([whole], [below, above]):
         mask = Mask.from_bands(seqlen_q, [np.array(bands)] * groups, seqlen_k=seqlen_k)
         assert mask.traits.full

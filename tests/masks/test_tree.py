@@ -25,7 +25,8 @@ def trees(draw, most_nodes: int = 12) -> tuple[list[int], list[int]]:
 @quick
 @given(trees())
 def test_a_token_sees_what_it_sees_in_its_sequences(tree):
-    mask, positions = Mask.from_tree(*tree), tree_position_ids(*tree)
+    mask = Mask.from_tree(*tree)
+    positions = tree_position_ids(*tree)
     expected = np.zeros((mask.seqlen_q, mask.seqlen_k), dtype=bool)
     for tokens in unrolled_tokens(*tree):
         assert positions[tokens].tolist() == list(range(len(tokens)))
@@ -45,11 +46,9 @@ class Model(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.place, self.read = (
-            torch.nn.Embedding(11, 16),
-            torch.nn.Embedding(64, 16),
-            torch.nn.Linear(16, 11),
-        )
+        self.embed = torch.nn.Embedding(11, 16)
+        self.place = torch.nn.Embedding(64, 16)
+        self.read = torch.nn.Linear(16, 11)
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask) -> Tensor:
         x = (self.embed(tokens) + self.place(positions)).unflatten(1, (2, 8))

@@ -87,14 +87,16 @@ def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict
     else:
         stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
         tiles = [boxes(8, 8, 128)] * 2 + [stats] * 2 + [boxes(64, 1, 128)] * 2
-        tables, numbers = ["*i32"] * 4, ["i32"] * 6
+        tables = ["*i32"] * 4
+        numbers = ["i32"] * 6
         types = ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 5 + numbers + ["fp32"] * 2
         yield dkdv_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
         tiles[:2] = [boxes(64, 1, 128)] * 2
         sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
         stats = ["*fp32"] * 2
         for pack in (1, 4, 8):
-            rows, keys = boxes(64 // pack, pack, 128), boxes(64, 1, 128)
+            rows = boxes(64 // pack, pack, 128)
+            keys = boxes(64, 1, 128)
             for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
                 types = [
                     rows,
@@ -137,8 +139,8 @@ def carried_bounds(source: str) -> list[str]:
 
 
 def assembled(ptx: str) -> str:
-    """What the assembler says of a kernel. Of matmuls that it cannot keep under way beside others: that they
-    are serialized."""
+    """The assembler's output for a kernel. It names matmuls that are serialized, since they cannot run beside
+    others."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()
@@ -164,7 +166,8 @@ def early_arrivals(ptx: str) -> list[str]:
     of its group, which so has to meet before: Triton's compiler sees to that, by rules that differ from
     version to version.
     """
-    used, early = False, []
+    used = False
+    early = []
     for line in ptx.splitlines():
         if re.search(r"\b(?:ld|st)\.shared|\bwgmma\.wait_group", line):
             used = True
@@ -194,15 +197,15 @@ def check_items() -> None:
         assert sorted(items) == sorted(
             itertools.product(range(num_tiles), range(num_kv_heads), range(num_rounds))
         )
-        places = {item: place for place, item in enumerate(items)}
+        places = {item: index for index, item in enumerate(items)}
         assert all(
-            places[tile, kv_head, round_ - 1] < place
-            for (tile, kv_head, round_), place in places.items()
+            places[tile, kv_head, round_ - 1] < position
+            for (tile, kv_head, round_), position in places.items()
             if round_
         )
         assert all(
-            places[tile - 1, kv_head, round_] < place
-            for (tile, kv_head, round_), place in places.items()
+            places[tile - 1, kv_head, round_] < position
+            for (tile, kv_head, round_), position in places.items()
             if tile
         )
         of_section = grid.num_tiles * grid.kv_heads_per_section * grid.rounds_per_section
@@ -217,13 +220,12 @@ def check_items() -> None:
 def check_portable(whole: bool) -> None:
     """Triton's own kernels backward, with split lines and without: ptxas takes some ways to store a sum as
     reasons to serialize matmuls."""
-    results, tables = ["*bf16", "*bf16", "*fp32", "*fp32"], ["*i32"] * 3
+    results = ["*bf16", "*bf16", "*fp32", "*fp32"]
+    tables = ["*i32"] * 3
     every = itertools.product((1, 8), (False, True), (False, True), (64, 128))
     for pack, split, masked, head_dim in every if whole else [(8, True, True, 128)]:
-        keys, queries = (
-            f"tensordesc<bf16[64,{head_dim}]>",
-            f"tensordesc<bf16[{64 // pack},{pack},{head_dim}]>",
-        )
+        keys = f"tensordesc<bf16[64,{head_dim}]>"
+        queries = f"tensordesc<bf16[{64 // pack},{pack},{head_dim}]>"
         shape = {"SPLIT": split, "MASKED": masked, "D": head_dim, "PACK": pack, "STAGES": 2}
         for kernel, types, constants in (
             (
@@ -245,14 +247,14 @@ def check_portable(whole: bool) -> None:
             )
             places = {kernel.arg_names.index(name): name for name in signature}
             aligned = {
-                (place,): [["tt.divisibility", 16]]
-                for place, name in places.items()
+                (position,): [["tt.divisibility", 16]]
+                for position, name in places.items()
                 if name.endswith(("_ptr", "_token", "_head"))
             }
             source = ASTSource(
                 kernel,
                 {name: signature[name] for name in kernel.arg_names},
-                {(place,): constants[name] for place, name in places.items() if name in constants},
+                {(position,): constants[name] for position, name in places.items() if name in constants},
                 aligned,
             )
             done = triton.compile(
@@ -289,7 +291,8 @@ def name_of(kernel: triton.JITFunction, types: list[str], constants: dict[str, i
 def check_build(
     kernel: triton.JITFunction, types: list[str], constants: dict[str, int], maxnreg: int
 ) -> None:
-    names, build = kernel.arg_names, name_of(kernel, types, constants)
+    names = kernel.arg_names
+    build = name_of(kernel, types, constants)
     signature = dict(zip(names, types + ["constexpr"] * len(constants), strict=True))
     source = GluonASTSource(
         kernel, signature, {(names.index(name),): value for name, value in constants.items()}

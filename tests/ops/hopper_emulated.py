@@ -227,7 +227,8 @@ def check_stores(seed: int, some: str) -> None:
         name="keys that nobody sees",
     )
     window = build_mask("sliding_window", seqlen=298, window=64)
-    last, first = "from the last", "from the first"
+    last = "from the last"
+    first = "from the first"
     ways = ((masks()["causal"], last), (window, first), (unseen, first), (unseen, last))
     for (mask, way), heads_per_item in chosen(some, seed, ways, (1, 2)):
         fused = {"stores_first": True, "heads_per_item": heads_per_item}

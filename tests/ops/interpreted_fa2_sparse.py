@@ -29,8 +29,10 @@ def check(mask: Mask, num_q_heads: int, num_kv_heads: int) -> None:
     q, k, v, dout = case.inputs()
     right = plain_attention(q, k, v, dout, mask.dense())
     tables = block_tables(mask, torch.device("cpu"))
-    of_queries, of_keys = (tables.q_to_k, tables.q_to_k_counts), (tables.k_to_q, tables.k_to_q_counts)
-    blocks, scale = (tables.block_q, tables.block_k), 16**-0.5
+    of_queries = (tables.q_to_k, tables.q_to_k_counts)
+    of_keys = (tables.k_to_q, tables.k_to_q_counts)
+    blocks = (tables.block_q, tables.block_k)
+    scale = 16**-0.5
     tuning = sparse_tuning(16, blocks)
     for by_tma in (True, False):
         tuning = Tuning(
@@ -40,12 +42,12 @@ def check(mask: Mask, num_q_heads: int, num_kv_heads: int) -> None:
         near(out, right.out)
         near(lse.T, right.lse)
         grads = sparse_backward(q, k, v, out, lse, dout, of_queries, of_keys, blocks, scale, tuning)
-        for found, wanted in zip(grads, right.grads, strict=True):
-            near(found, wanted)
+        for actual, wanted in zip(grads, right.grads, strict=True):
+            near(actual, wanted)
 
 
-def near(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-5)
+def near(actual: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(actual.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
 if __name__ == "__main__":

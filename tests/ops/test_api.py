@@ -45,7 +45,10 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
     from longca.ops.band import launch as band_launch
     from longca.ops.band.api import plan_band_attention
 
-    q, lse, current, started = torch.zeros(8, 2, 64), torch.zeros(8, 2), [], []
+    q = torch.zeros(8, 2, 64)
+    lse = torch.zeros(8, 2)
+    current = []
+    started = []
 
     @contextmanager
     def device_of(x: torch.Tensor):
@@ -102,13 +105,13 @@ def test_without_keys_a_part_of_dq_is_what_is_carried() -> None:
     from longca.ops.band.launch import launch_backward
     from longca.ops.band.plan import BandPlan, DqTarget
 
-    q, lse, keys, units = (
-        torch.ones(300, 2, 64),
-        torch.zeros(300, 2),
-        torch.empty(0, 2, 64),
-        torch.tensor([128], dtype=torch.int32),
-    )
-    carried, onto, fresh = torch.full(q.shape, 3.0), torch.full(q.shape, 7.0), torch.full(q.shape, 7.0)
+    q = torch.ones(300, 2, 64)
+    lse = torch.zeros(300, 2)
+    keys = torch.empty(0, 2, 64)
+    units = torch.tensor([128], dtype=torch.int32)
+    carried = torch.full(q.shape, 3.0)
+    onto = torch.full(q.shape, 7.0)
+    fresh = torch.full(q.shape, 7.0)
     plan = BandPlan(300, 0, 2, 2, 64, q.device, {})
     parts = [DqTarget(replace(plan, units=units), onto, carried), DqTarget(plan, fresh)]
     launch_backward(q, keys, keys, q, lse, q, None, plan, 1.0, targets=parts, dk=keys, dv=keys)

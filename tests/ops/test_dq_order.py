@@ -43,11 +43,12 @@ from longca.ops.band.tables.schedule import (
 from tests.helpers.kernels.masks_for_tests import NOTHING_VISIBLE, band_masks
 from tests.helpers.masks.strategies import quick
 
-STEP, DONE = 8, -(1 << 30)
+STEP = 8
+DONE = -(1 << 30)
 
 
 def columns_of(schedule: TileSchedule, tile: np.ndarray) -> list[int]:
-    """Of its steps, in the order in which it makes them from the last one on."""
+    """The columns of its steps, in the order in which it makes them from the last one on."""
     ranges = schedule.block_ranges.numpy()
     columns = [
         column + place * STEP
@@ -91,9 +92,12 @@ def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
     (schedule,) = make_schedules(
         mask, [TileSpec(16, STEP, True, 1.0, in_order=order, stores_first=True)], torch.device("cpu")
     )
-    total, chance = schedule.work_tiles.shape[1], random.Random(seed)
-    progress, added = [(1 << 31) - 1] * total, [[] for _ in range(mask.seqlen_q + STEP)]
-    waiting, running = iter(range(total)), []
+    total = schedule.work_tiles.shape[1]
+    chance = random.Random(seed)
+    progress = [(1 << 31) - 1] * total
+    added = [[] for _ in range(mask.seqlen_q + STEP)]
+    waiting = iter(range(total))
+    running = []
     for _ in range(
         200
         * (sum(len(columns_of(schedule, tile)) for tile in schedule.work_tiles.numpy()[0]) + total)
@@ -103,9 +107,9 @@ def play(mask: Mask, order: AddOrder, num_programs: int, seed: int) -> None:
             running.append(work(schedule, order, number, progress, added))
         if not running:
             break
-        one = chance.choice(running)
-        if next(one, "over") == "over":
-            running.remove(one)
+        first = chance.choice(running)
+        if next(first, "over") == "over":
+            running.remove(first)
     assert not running, "tiles wait for each other in a circle"
     for tiles in added:
         assert tiles == sorted(tiles)
@@ -171,7 +175,8 @@ def test_first_addends_are_stored_where_nothing_is_left_over(
     assert schedule.stores_first is stores
 
 
-LAST, FIRST = AddOrder.FROM_LAST, AddOrder.FROM_FIRST
+LAST = AddOrder.FROM_LAST
+FIRST = AddOrder.FROM_FIRST
 
 
 @pytest.mark.parametrize(
@@ -267,7 +272,8 @@ def test_the_fewer_queries_the_more_heads_start_together(queries: int, keys: int
 
 def test_a_window_takes_four_heads_for_each_work_tile() -> None:
     """A narrow one, where there are enough items; then of one KV head."""
-    window, wide = mask_of("sliding_window", 8192), build_mask("sliding_window", seqlen=8192, window=4096)
+    window = mask_of("sliding_window", 8192)
+    wide = build_mask("sliding_window", seqlen=8192, window=4096)
     assert [heads_per_item_of(window, FIRST, heads, 128) for heads in (64, 32, 16, 8)] == [4, 2, 1, 1]
     assert [heads_at_once(window, FIRST, 8, 8 // heads, heads, 128) for heads in (4, 2, 1)] == [
         (1, 1),
@@ -429,10 +435,11 @@ def test_sets_of_tiles_find_what_the_matrix_finds(
         ends = sorted(chance.sample(range(num_positions), chance.randint(0, min(6, num_positions)) // 2 * 2))
         stretches += [(tile, *pair) for pair in zip(ends[::2], ends[1::2], strict=True)]
     owner, *cells = torch.tensor(stretches or [(0, 0, 1)]).t()
-    found, right = (
+    actual, right = (
         changes(owner, torch.stack(cells), num_tiles, num_positions)
         for changes in (changes_by_sets, changes_by_matrix)
     )
     assert all(
-        torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(found, right, strict=True)
+        torch.equal(first, other) and first.dtype == other.dtype
+        for first, other in zip(actual, right, strict=True)
     )

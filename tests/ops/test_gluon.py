@@ -11,7 +11,8 @@ from tests.ops.gluon import language as gl
 from tests.ops.gluon.machine import Descriptor, Stuck
 from tests.ops.gluon.values import DTYPES
 
-FP32, INT64 = DTYPES["float32"], DTYPES["int64"]
+FP32 = DTYPES["float32"]
+INT64 = DTYPES["int64"]
 SEEDS = range(12)
 
 
@@ -25,7 +26,8 @@ def launch(
     produce: Callable[..., None], consume: Callable[..., None], seed: int, num_programs: int = 1
 ) -> torch.Tensor:
     """Six rows through one buffer, from a producer warp to a consumer group, doubled on the way."""
-    source, result = torch.arange(6 * 64.0).reshape(6, 64), torch.full((6, 64), math.nan)
+    source = torch.arange(6 * 64.0).reshape(6, 64)
+    result = torch.full((6, 64), math.nan)
 
     def kernel(desc: Descriptor, out: gl.Pointer) -> None:
         shared = SimpleNamespace(
@@ -73,13 +75,13 @@ def test_a_right_kernel_is_right(seed: int):
 
 
 def outcomes(produce: Callable[..., None], consume: Callable[..., None]) -> list[str]:
-    found = []
+    texts = []
     for seed in SEEDS:
         try:
-            found.append("right" if torch.equal(launch(produce, consume, seed), doubled()) else "wrong")
+            texts.append("right" if torch.equal(launch(produce, consume, seed), doubled()) else "wrong")
         except (Stuck, AssertionError) as error:
-            found.append(type(error).__name__)
-    return found
+            texts.append(type(error).__name__)
+    return texts
 
 
 def test_reading_before_the_load_is_done_is_wrong():

@@ -18,7 +18,8 @@ from longca.masks.band import INF, as_bands
 from longca.masks.grid import BlockGrid
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-HOPPER, AMPERE = (9, 0), (8, 0)
+HOPPER = (9, 0)
+AMPERE = (8, 0)
 UNEVEN = Mask(
     256, 4096, (as_bands([(0, 16, 0, 4096, -INF, INF), (16, 256, 0, 64, -INF, INF)]),)
 )  # of which row tiles are split
@@ -62,8 +63,10 @@ class Setting:
         return torch.zeros(tokens, heads, self.head_dim, dtype=dtype)
 
     def inputs(self, layout: str = "contiguous") -> dict[str, Tensor]:
-        (heads, kv_heads), mask = self.heads, self.mask
-        queries, keys = (mask.seqlen_q, heads), (mask.seqlen_k, kv_heads)
+        heads, kv_heads = self.heads
+        mask = self.mask
+        queries = (mask.seqlen_q, heads)
+        keys = (mask.seqlen_k, kv_heads)
         shapes = {"q": queries, "k": keys, "v": keys, "dout": queries, "out": queries}
         return {name: self.new(*shape, layout) for name, shape in shapes.items()} | {
             "lse": torch.zeros(mask.seqlen_q, heads)
@@ -141,17 +144,17 @@ def onto(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
 
 def same(launched: Any, call: Call, known: Any, x: dict[str, Tensor], replayed: bool) -> None:
     """A call on a plan that knows it, or not, and on the same that never was called."""
-    found = []
+    records = []
     for plan in (known, replace(known)):
         launched.clear()
         results = call(plan, x)
         through_jit = launched.through_jit
         tables = {f"table {number}": table for number, table in enumerate(plan.tables)}
-        found.append(
+        records.append(
             launched.named(x | tables | {f"result {number}": result for number, result in enumerate(results)})
         )
-        assert found[-1] and (through_jit == 0) == (replayed and plan is known)
-    assert found[0] == found[1]
+        assert records[-1] and (through_jit == 0) == (replayed and plan is known)
+    assert records[0] == records[1]
 
 
 @pytest.fixture(params=[*SETTINGS, "in order"])
@@ -182,7 +185,8 @@ def test_repeated_calls_start_the_same(setting: Setting, name: str) -> None:
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     with recorded_launches(setting.capability) as launched:
-        known, call = setting.plan(), CALLS[name]
+        known = setting.plan()
+        call = CALLS[name]
         for layout, replayed in (
             ("contiguous", False),
             ("contiguous", True),
@@ -200,7 +204,8 @@ def test_descriptors_are_made_once_for_an_address(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(launcher, "MOST_BOXES", 2)
     with recorded_launches(HOPPER) as launched:
-        plan, setting = SETTINGS["hopper"].plan(), SETTINGS["hopper"]
+        plan = SETTINGS["hopper"].plan()
+        setting = SETTINGS["hopper"]
         made = []
         first, *others = (setting.inputs() for _ in range(4))
         for x in (first, first, first, *others, others[-1], first):
@@ -230,8 +235,8 @@ def test_other_alignments_run_as_written(which: str) -> None:
 
 
 def test_tensors_in_one_place_and_then_in_places_of_their_own() -> None:
-    """Which tensors are the same is not remembered: results of other keys that are written over or not,
-    inputs that are one tensor."""
+    """A replay does not remember which tensors are the same: results of other keys that are written over or
+    not, inputs that are one tensor."""
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     def elsewhere(plan: Any, x: dict[str, Tensor]) -> Sequence[Tensor]:
@@ -239,20 +244,22 @@ def test_tensors_in_one_place_and_then_in_places_of_their_own() -> None:
 
     setting = Setting(CAUSAL, HOPPER, heads=(2, 2))
     with recorded_launches(setting.capability) as launched:
-        plan, x = setting.plan(), with_totals(setting, setting.inputs())
-        one = x | {"k": x["q"], "v": x["q"], "other": x["total"], "other lse": x["lse"]}
+        plan = setting.plan()
+        x = with_totals(setting, setting.inputs())
+        first = x | {"k": x["q"], "v": x["q"], "other": x["total"], "other lse": x["lse"]}
         two = x | {"other": torch.zeros_like(x["total"]), "other lse": torch.zeros_like(x["lse"])}
-        same(launched, elsewhere, plan, one, replayed=False)
+        same(launched, elsewhere, plan, first, replayed=False)
         same(launched, elsewhere, plan, two, replayed=True)
 
 
 def test_first_called_with_another_alignment() -> None:
-    """What was built for an address that is no multiple of 16 bytes is not repeated for one that is."""
+    """A build for an address that is no multiple of 16 bytes is not repeated for one that is."""
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     setting = SETTINGS["hopper"]
     with recorded_launches(setting.capability) as launched:
-        known, x = setting.plan(), setting.inputs()
+        known = setting.plan()
+        x = setting.inputs()
         shifted = x["lse"].new_zeros(x["lse"].numel() + 1)[1:].view(x["lse"].shape)
         same(launched, backward, known, x | {"lse": shifted}, replayed=False)
         same(launched, backward, known, x, replayed=False)
@@ -266,7 +273,8 @@ def test_what_is_known_is_still_checked() -> None:
 
     setting = SETTINGS["hopper"]
     with recorded_launches(setting.capability):
-        plan, x = setting.plan(), with_totals(setting, setting.inputs())
+        plan = setting.plan()
+        x = with_totals(setting, setting.inputs())
         for _ in range(2):
             forward(plan, x)
             backward(plan, x)
@@ -308,7 +316,8 @@ def test_parts_of_other_plans_are_told_apart() -> None:
     for name in ("hopper", "in order"):
         setting = setting_of(name)
         with recorded_launches(setting.capability) as launched:
-            plan, x = setting.plan(), with_totals(setting, setting.inputs())
+            plan = setting.plan()
+            x = with_totals(setting, setting.inputs())
 
             def call(whole: Any, x: dict[str, Tensor], rows: Any) -> Sequence[Tensor]:
                 return band_backward_onto(
@@ -347,7 +356,8 @@ def test_recordings_are_bounded_and_not_copied() -> None:
 
     setting = SETTINGS["hopper"]
     with recorded_launches(setting.capability):
-        plan, x = setting.plan(), setting.inputs()
+        plan = setting.plan()
+        x = setting.inputs()
         for number in range(MOST_RECORDINGS + 5):
             forward(plan, x, scale=1.0 + number)
         assert len(plan.calls) == MOST_RECORDINGS
@@ -363,7 +373,8 @@ def test_counters_are_new_in_each_call_and_filled_in_graphs(monkeypatch: pytest.
     setting = SETTINGS["hopper"]
     monkeypatch.setattr(launches, "COUNTERS", 3)
     with recorded_launches(setting.capability) as launched:
-        plan, x = setting.plan(), setting.inputs()
+        plan = setting.plan()
+        x = setting.inputs()
         for _ in range(9):
             forward(plan, x)
         assert len(set(launched.counters)) == 9
@@ -383,7 +394,8 @@ def test_a_profiler_is_told_of_every_launch() -> None:
 
     setting = SETTINGS["hopper"]
     with recorded_launches(setting.capability) as launched:
-        plan, x = setting.plan(), setting.inputs()
+        plan = setting.plan()
+        x = setting.inputs()
         forward(plan, x)
         hook: Any = print
         knobs.runtime.launch_enter_hook.add(hook)
@@ -401,6 +413,7 @@ def test_other_versions_of_triton_run_as_written(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(launcher, "VERSIONS", ("none",))
     setting = SETTINGS["hopper"]
     with recorded_launches(setting.capability) as launched:
-        plan, x = setting.plan(), setting.inputs()
+        plan = setting.plan()
+        x = setting.inputs()
         for _ in range(2):
             same(launched, forward, plan, x, replayed=False)

@@ -49,14 +49,16 @@ from tests.helpers.masks.strategies import quick
 from tools import architecture
 
 SIZES = [(16, 8), (8, 32), (64, 64)]
-CPU, HOPPER = torch.device("cpu"), (9, 0)
+CPU = torch.device("cpu")
+HOPPER = (9, 0)
 
 
 def raster(schedule: TileSchedule, num_rows: int, num_cols: int, narrow_n: int = 0) -> np.ndarray:
-    """How often each pair is visited, int (groups, rows, columns), where no more than `narrow_n` columns are
-    of the narrow blocks."""
+    """The number of visits of each pair, int (groups, rows, columns), where no more than `narrow_n` columns
+    are of the narrow blocks."""
     counts = np.zeros((len(schedule.work_tiles), num_rows, num_cols), dtype=int)
-    ranges, shapes = schedule.block_ranges.numpy(), schedule.partial_masks.numpy()
+    ranges = schedule.block_ranges.numpy()
+    shapes = schedule.partial_masks.numpy()
     for group, tiles in enumerate(schedule.work_tiles.numpy()):
         for tile in tiles:
             rows = slice(tile[ROW_START], tile[ROW_END])
@@ -71,7 +73,8 @@ def raster(schedule: TileSchedule, num_rows: int, num_cols: int, narrow_n: int =
                 is_narrow = tile[NARROW] > 0 and index == tile[PARTIAL_START]
                 assert not is_narrow or tile[NARROW] == shape + 1
                 for row, packed in enumerate(shapes[shape, :height], tile[ROW_START]):
-                    first, behind = packed & 0xFFFF, packed >> 16
+                    first = packed & 0xFFFF
+                    behind = packed >> 16
                     assert first < behind <= schedule.tile_n or first == behind == 0
                     counts[
                         group, row, column + first : column + (min(behind, narrow_n) if is_narrow else behind)
@@ -82,7 +85,8 @@ def raster(schedule: TileSchedule, num_rows: int, num_cols: int, narrow_n: int =
 def check_narrow(schedule: TileSchedule, narrow_n: int) -> None:
     """A narrow block is found where there is one beside others, and its mask shows none of the columns that
     are left out."""
-    ranges, ends = schedule.block_ranges.numpy(), schedule.partial_masks.numpy() >> 16
+    ranges = schedule.block_ranges.numpy()
+    ends = schedule.partial_masks.numpy() >> 16
     for tile in schedule.work_tiles.numpy().reshape(-1, 8):
         shapes = ranges[tile[PARTIAL_START] : tile[PARTIAL_END], 1]
         assert tile[NARROW] in (0, *shapes[:1] + 1)
@@ -99,14 +103,14 @@ def check(mask: Mask, tile: int, step: int, most: int | None = None) -> None:
         for transposed in (False, True)
         for in_order, narrow_n in ((False, 0), (True, 0), (False, step // 4))
     ]
-    for one, schedule in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
+    for entry, schedule in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
         num_rows, num_cols = (
-            (mask.seqlen_k, mask.seqlen_q) if one.transposed else (mask.seqlen_q, mask.seqlen_k)
+            (mask.seqlen_k, mask.seqlen_q) if entry.transposed else (mask.seqlen_q, mask.seqlen_k)
         )
-        found = raster(schedule, num_rows, num_cols, one.narrow_n)
-        np.testing.assert_array_equal(found, right.transpose(0, 2, 1) if one.transposed else right)
-        check_narrow(schedule, one.narrow_n)
-        if one.in_order:
+        drawn = raster(schedule, num_rows, num_cols, entry.narrow_n)
+        np.testing.assert_array_equal(drawn, right.transpose(0, 2, 1) if entry.transposed else right)
+        check_narrow(schedule, entry.narrow_n)
+        if entry.in_order:
             check_waits(schedule, num_cols + step)
         else:
             check_order(schedule, num_rows, most)
@@ -119,13 +123,17 @@ def check_waits(schedule: TileSchedule, num_cols: int) -> None:
     for group, tiles in enumerate(schedule.work_tiles.numpy()):
         latest = np.full(num_cols, -1)
         for number, tile in enumerate(tiles):
-            touched, other, right = np.zeros(num_cols, dtype=bool), np.full(num_cols, -2), num_cols
+            touched = np.zeros(num_cols, dtype=bool)
+            other = np.full(num_cols, -2)
+            right = num_cols
             for index in range(tile[FULL_START], tile[PARTIAL_END]):
-                column, count = ranges[index, 0], ranges[index, 1] if index < tile[PARTIAL_START] else 1
+                column = ranges[index, 0]
+                count = ranges[index, 1] if index < tile[PARTIAL_START] else 1
                 touched[column : column + count * schedule.tile_n] = True
             for column, which in waits[slice(*waits_of[group, number])]:
                 assert column < right
-                other[column:right], right = which, column
+                other[column:right] = which
+                right = column
             assert (other[touched] == latest[touched]).all()
             latest[touched] = number
 
@@ -169,7 +177,7 @@ def test_nothing_visible(mask: Mask) -> None:
 
 @pytest.mark.parametrize("lengths", [(0, 0), (0, 5), (5, 0)], ids=str)
 def test_no_blocks(lengths: tuple[int, int]) -> None:
-    """Of blocks of 4 with all of a sequence cropped away: none of no tokens, or of queries without keys."""
+    """Blocks of 4 with all of a sequence cropped away: none of no tokens, or of queries without keys."""
     blocks = Mask(8, 8, grid=BlockGrid(np.ones((2, 2, 2), dtype=bool), *[np.tile([0, 4, 8], (2, 1))] * 2))
     check(blocks.crop((0, lengths[0]), (0, lengths[1])), 16, 8)
 
@@ -177,13 +185,14 @@ def test_no_blocks(lengths: tuple[int, int]) -> None:
 @pytest.mark.filterwarnings("error")
 def test_blocks_in_any_memory() -> None:
     """Backwards, or read only."""
-    visible, bounds = np.array([[[1, 0, 1], [0, 0, 1]]], dtype=bool), np.array([[0, 3, 8, 9]])
-    for one in (visible[:, ::-1, ::-1], np.broadcast_to(visible, (2, 2, 3))):
+    visible = np.array([[[1, 0, 1], [0, 0, 1]]], dtype=bool)
+    bounds = np.array([[0, 3, 8, 9]])
+    for entry in (visible[:, ::-1, ::-1], np.broadcast_to(visible, (2, 2, 3))):
         q_bounds, k_bounds = (
-            np.broadcast_to(cut, (len(one), cut.shape[1]))
+            np.broadcast_to(cut, (len(entry), cut.shape[1]))
             for cut in (bounds[:, [0, 1, 3]].astype(np.int32), bounds)
         )
-        check(Mask(9, 9, grid=BlockGrid(one, q_bounds, k_bounds)), 16, 8)
+        check(Mask(9, 9, grid=BlockGrid(entry, q_bounds, k_bounds)), 16, 8)
 
 
 @quick
@@ -213,8 +222,8 @@ WANTED = st.builds(
     band_masks(max_groups=2) | complementary_masks() | grid_masks(), st.lists(WANTED, min_size=2, max_size=3)
 )
 def test_lines_do_not_depend_on_those_made_beside_them(mask: Mask, wanted: list[TileSpec]) -> None:
-    for one, beside in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
-        (alone,) = make_schedules(mask, [one], CPU)
+    for entry, beside in zip(wanted, make_schedules(mask, wanted, CPU), strict=True):
+        (alone,) = make_schedules(mask, [entry], CPU)
         assert (alone.tile_m, alone.tile_n, alone.num_slots) == (
             beside.tile_m,
             beside.tile_n,
@@ -246,10 +255,8 @@ def test_causal_has_one_shape_and_steps_that_fit() -> None:
 def test_narrow_blocks_of_the_forward_kernel(name: str, params: dict[str, int], count: int) -> None:
     """Row tiles of 16 queries see 15 columns more than a window has; under a causal mask every eighth ends
     with 16 columns, or 32."""
-    mask, (spec,) = (
-        build_mask(name, seqlen=1024, **params),
-        [TileSpec(16, 128, False, narrow_n=SM90_FORWARD.narrow_n)],
-    )
+    mask = build_mask(name, seqlen=1024, **params)
+    (spec,) = [TileSpec(16, 128, False, narrow_n=SM90_FORWARD.narrow_n)]
     (schedule,) = make_schedules(mask, [spec], CPU)
     np.testing.assert_array_equal(raster(schedule, 1024, 1024, spec.narrow_n), rasters(mask))
     assert (schedule.work_tiles[..., NARROW] > 0).sum() == count
@@ -303,12 +310,15 @@ def test_operators_of_torch_see_the_whole_plan(order: AddOrder | None) -> None:
         order is AddOrder.FROM_FIRST
     )
     for kernel, (schedule, config) in plan.kernels.items():
-        found, found_config = again.kernels[kernel]
+        actual, found_config = again.kernels[kernel]
         assert found_config == config
         for field in fields(schedule):
-            one, other = getattr(schedule, field.name), getattr(found, field.name)
+            first = getattr(schedule, field.name)
+            other = getattr(actual, field.name)
             assert (
-                one is other if isinstance(one, torch.Tensor) else (one, type(one)) == (other, type(other))
+                first is other
+                if isinstance(first, torch.Tensor)
+                else (first, type(first)) == (other, type(other))
             ), field.name
 
 
@@ -404,7 +414,7 @@ def test_few_kv_heads_start_together_in_a_kernel_for_dk_and_dv(num_kv_heads: int
 
 
 def test_blocks_of_uneven_size_have_short_lines() -> None:
-    """Of the rows that a line has room for few are in vain, by heads that share it."""
+    """Few of the rows that a line has room for are in vain, by heads that share it."""
     mask = build_mask("block_sparse_variable", seqlen=4096, mean_block=128, density=0.5, seed=2)
     schedule, tuned = plan_band_attention(
         mask, num_q_heads=8, num_kv_heads=1, head_dim=128, device=CPU
@@ -451,14 +461,15 @@ def test_tables_of_short_masks_are_made_on_the_host(
 def test_plans_are_made_without_triton() -> None:
     """Nothing that a plan imports imports it at the top, so that plans are made on machines that have
     none."""
-    found, new = set(), {"ops.band.plan"}
+    actual = set()
+    new = {"ops.band.plan"}
     while new:
-        found |= new
-        new = {other for module in new for other in architecture.imported_modules(module)} - found
+        actual |= new
+        new = {other for module in new for other in architecture.imported_modules(module)} - actual
     heavy = {
         name
-        for name in found
-        for one in architecture.imports(architecture.modules()[name])
-        if one.at_import and one.name.partition(".")[0] == "triton"
+        for name in actual
+        for entry in architecture.imports(architecture.modules()[name])
+        if entry.at_import and entry.name.partition(".")[0] == "triton"
     }
-    assert "ops.band.launches" in found and heavy == set()
+    assert "ops.band.launches" in actual and heavy == set()

@@ -100,11 +100,14 @@ def reason() -> str | None:
 def test_an_unknown_version_is_unavailable(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason() is None
     monkeypatch.setattr("triton.__version__", version)
-    found = reason()
+    refusal = reason()
     assert (
-        found is not None and version in found and "install Triton 3.6 to 3.9" in found and "\n" not in found
+        refusal is not None
+        and version in refusal
+        and "install Triton 3.6 to 3.9" in refusal
+        and "\n" not in refusal
     )
-    assert Registry("kernel").load("band_atomic").available("cuda") == found
+    assert Registry("kernel").load("band_atomic").available("cuda") == refusal
 
 
 @pytest.mark.usefixtures("on_a_gpu")
@@ -115,8 +118,8 @@ def test_a_missing_function_is_unavailable(name: str, monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "longca.ops.band.sm90.compat", raising=False)
     monkeypatch.delattr(gl, name)
     monkeypatch.delattr(gl, "barrier", raising=False)
-    found = reason()
-    assert found is not None and name in found and "install Triton" in found and "\n" not in found
+    refusal = reason()
+    assert refusal is not None and name in refusal and "install Triton" in refusal and "\n" not in refusal
 
 
 def problem(**how: Any) -> Problem:

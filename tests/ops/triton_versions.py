@@ -21,10 +21,11 @@ import pytest
 from tests.helpers.support import ROOT
 from tools.setup import INDEX_GONE
 
-LOCK, FOLDER = Path(__file__).parent / "triton.lock", ROOT / ".cache" / "triton"
+LOCK = Path(__file__).parent / "triton.lock"
+FOLDER = ROOT / ".cache" / "triton"
 PINNED = {
-    found[1]: found[0]
-    for found in re.finditer(
+    entry[1]: entry[0]
+    for entry in re.finditer(
         r"^triton==(\S+) .*\n(?:    .*\n)+", LOCK.read_text(encoding="utf-8"), re.MULTILINE
     )
 }

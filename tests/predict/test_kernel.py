@@ -33,20 +33,22 @@ ITEMS = Items(by_keys=False, all_heads=False)
 @quick
 @given(masks(max_seqlen=70))
 def test_tiles_are_those_of_the_raster(mask: Mask):
-    found = tile_statistics(mask, TileShape(16, 8, 4), 4)
+    statistics = tile_statistics(mask, TileShape(16, 8, 4), 4)
     raster = np.asarray(rasters(mask), dtype=bool)[:2]
     full = partial = 0
     for group in raster:
         for row in range(0, mask.seqlen_q, 4):
             for column in range(0, mask.seqlen_k, 8):
                 tile = group[row : row + 4, column : column + 8]
-                full, partial = full + bool(tile.all()), partial + bool(tile.any() and not tile.all())
-    assert (found.full * len(raster), found.partial * len(raster)) == (32 * full, 32 * partial)
-    assert found.area <= found.computed + 1e-9 and 0 <= found.waste < 1
+                full = full + bool(tile.all())
+                partial = partial + bool(tile.any() and not tile.all())
+    assert (statistics.full * len(raster), statistics.partial * len(raster)) == (32 * full, 32 * partial)
+    assert statistics.area <= statistics.computed + 1e-9 and 0 <= statistics.waste < 1
 
 
 def test_pieces_tell_of_the_whole(monkeypatch: pytest.MonkeyPatch):
-    mask, shape = build_mask("causal_document", seqlen=65536, corpus="prolong64k"), TileShape(128, 128, 16)
+    mask = build_mask("causal_document", seqlen=65536, corpus="prolong64k")
+    shape = TileShape(128, 128, 16)
     whole = tile_statistics(mask, shape, 8)
     monkeypatch.setattr(statistics_module, "MOST_ROWS", 32768)
     pieces = tile_statistics(mask, shape, 8)
@@ -66,16 +68,16 @@ def test_pieces_are_counted_together_as_alone(shape: TileShape, monkeypatch: pyt
         tile_statistics(mask.crop((start, start + 4096), (0, mask.seqlen_k)), shape, 8)
         for start in starts.tolist()
     ]
-    found = tile_statistics(mask, shape, 8)
+    statistics = tile_statistics(mask, shape, 8)
     scale = mask.area / sum(piece.area for piece in alone)
-    assert (found.full, found.partial) == (
+    assert (statistics.full, statistics.partial) == (
         sum(piece.full for piece in alone) * scale,
         sum(piece.partial for piece in alone) * scale,
     )
-    assert found.of_rows.pairs.tolist() == sorted(
+    assert statistics.of_rows.pairs.tolist() == sorted(
         (pairs for piece in alone for pairs in piece.of_rows.pairs.tolist()), reverse=True
     )
-    assert found.of_rows.last == alone[-1].of_rows.pairs[-1]
+    assert statistics.of_rows.last == alone[-1].of_rows.pairs[-1]
 
 
 def test_least_squares_without_negative_costs_are_the_best_of_all_sets_of_columns():
@@ -106,7 +108,8 @@ def test_the_clock_slows_long_calls_down_and_back():
 @pytest.fixture(scope="module")
 def made() -> list[Sample]:
     """Calls of a kernel with tiles of 128 × 128, known costs and a throttle of 14 %."""
-    costs, found = np.array([1e-3, 1e-3, 0, 0, 0.2, 0.03]) / 1e3, []
+    costs = np.array([1e-3, 1e-3, 0, 0, 0.2, 0.03]) / 1e3
+    samples = []
     for name in ("full", "causal", "sliding_window", "causal_document"):
         for seqlen in (2048, 4096, 8192, 16384):
             mask = build_mask(name, seqlen=seqlen, corpus="prolong64k" if "document" in name else None)
@@ -114,10 +117,10 @@ def made() -> list[Sample]:
                 amounts(tile_statistics(mask, shape, 8), shape, ITEMS, 64, 8) for shape in SHAPES
             )
             at_boost = float(all_amounts[0] @ costs)
-            found.append(
+            samples.append(
                 Sample(all_amounts, at_boost * float(clock_slowdown(at_boost, 0.14)), name, seqlen, LABELS)
             )
-    return found
+    return samples
 
 
 def test_a_fit_finds_the_kernel_that_made_the_times(made: list[Sample]):
@@ -145,7 +148,7 @@ def test_heads_that_share_a_kv_head_cost_nothing_of_their_own_where_all_calls_ha
 ):
     """Else computed pairs could cost nothing and shared ones everything, and a call of fewer heads a KV head
     would cost too much."""
-    alike = fit_kernel("made", "fwd", [replace(one, heads_per_kv=8) for one in made], judged=False)
+    alike = fit_kernel("made", "fwd", [replace(entry, heads_per_kv=8) for entry in made], judged=False)
     assert alike.costs_ms["unshared"] == 0 and alike.costs_ms["computed"] == pytest.approx(1e-3, rel=1e-3)
     for model in load_fitted().models:
         assert model.costs_ms["computed"] > 0, model.kernel
@@ -154,8 +157,8 @@ def test_heads_that_share_a_kv_head_cost_nothing_of_their_own_where_all_calls_ha
 def test_calls_of_two_kinds_are_fitted_apart_where_they_differ(made: list[Sample]):
     assert [model.form for model in fit_forms("made", "fwd", made, judged=False)] == [("bands",)]
     slow = [
-        Sample(one.amounts, 3 * one.seconds, one.mask, one.seqlen, LABELS | {"heads": "equal"})
-        for one in made
+        Sample(entry.amounts, 3 * entry.seconds, entry.mask, entry.seqlen, LABELS | {"heads": "equal"})
+        for entry in made
     ]
     models = fit_forms("made", "fwd", made + slow, judged=False)
     assert {model.form for model in models} == {("grouped", "bands"), ("equal", "bands")}, "none has blocks"
@@ -174,10 +177,10 @@ def test_the_committed_models_are_those_of_the_records():
     known = {model.direction: model for model in load_fitted().models if model.kernel == "fa1"}
     for direction, other in known.items():
         here = [record for record in records if record.cell.direction == direction]
-        one = fit_kernel("fa1", direction, samples(here), judged=False)
-        assert one.shape == other.shape and other.by_mask.num_records == len(here)
+        first = fit_kernel("fa1", direction, samples(here), judged=False)
+        assert first.shape == other.shape and other.by_mask.num_records == len(here)
         assert [other.costs_ms[name] for name in FEATURES] == pytest.approx(
-            [one.costs_ms[name] for name in FEATURES], rel=1e-3, abs=1e-9
+            [first.costs_ms[name] for name in FEATURES], rel=1e-3, abs=1e-9
         )
 
 

@@ -1,5 +1,4 @@
-"""What single kernels do in ways of their own: the rules are those of the kernels, and records agree with
-them."""
+"""Ways of single kernels: the rules are those of the kernels, and records agree with them."""
 
 from typing import Any
 
@@ -98,29 +97,36 @@ def test_the_ways_differ_and_each_has_its_model():
 def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
     """Context parallelism on H200s ran `band` as it was before."""
     records = committed("h200-cp", kernel=["band", "fa3"], mask=["causal", "full"])
-    found, cells = to_fit(records), measured_cells(records)
+    actual = to_fit(records)
+    cells = measured_cells(records)
     assert {record.cell.kernel for record in records if is_earlier(record)} == {"band"}
-    assert found and {record.cell.kernel for record in found} == {
+    assert actual and {record.cell.kernel for record in actual} == {
         cell.record.cell.kernel for cell in cells
     } == {"fa3"}
     present = committed(
         "h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8], seed=[0]
     )
     assert to_fit(present) == present and not any(map(is_earlier, present))
-    assert {one.way for one in samples(present)} == {"", ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS}
+    assert {sample.way for sample in samples(present)} == {
+        "",
+        ways.FROM_LAST,
+        ways.FROM_FIRST,
+        ways.TWO_KERNELS,
+    }
 
 
 def test_parts_of_a_mask_have_ways_by_their_own_sizes():
     mask = made("causal", 65536)
     areas = np.array([mask.area, mask.area / 4, 0.0])
-    found = ways.ways_of_parts(
+    actual = ways.ways_of_parts(
         mask, areas, np.array([65536, 16384, 16384]), np.array([65536, 16384, 16384]), 8
     )
-    assert found.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
+    assert actual.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
 
 
 def test_a_window_that_looks_ahead_is_covered_whole_by_cudnns_graph_backward():
-    both, back = made("sliding_window", 8192), made("causal_sliding_window", 8192)
+    both = made("sliding_window", 8192)
+    back = made("causal_sliding_window", 8192)
     assert covers_all("cudnn_graph", "bwd", both.traits)
     assert not covers_all("cudnn_graph", "bwd", back.traits) and not covers_all(
         "cudnn_graph", "fwd", both.traits
@@ -174,7 +180,8 @@ def test_tiles_that_begin_anew_with_each_block():
 def test_items_of_a_call_with_few_heads_leave_multiprocessors_idle():
     """Under global tokens a few columns are long: with 2 KV heads, work tiles of `band` take three rounds
     where two and a bit would do."""
-    mask, shape = made("global_sliding_window", 16384, num_global=512, window=1024), TileShape(128, 128, 16)
+    mask = made("global_sliding_window", 16384, num_global=512, window=1024)
+    shape = TileShape(128, 128, 16)
     items = items_of("band", "bwd", ways.TWO_KERNELS)
     few, many = (
         amounts(tile_statistics(mask, shape, 8), shape, items, heads, heads // 8)[0] / heads
@@ -204,8 +211,8 @@ def test_steps_take_the_way_of_their_own_masks():
         )
     )
     usual, same = (
-        WorkForecast(work, CallSpec(64, 8, 128, "bf16", "bwd"), DeviceModel(one, 4e12, True), packs=False)
-        for one in (call, slow)
+        WorkForecast(work, CallSpec(64, 8, 128, "bf16", "bwd"), DeviceModel(entry, 4e12, True), packs=False)
+        for entry in (call, slow)
     )
     np.testing.assert_array_equal(usual.times(LinkSpeeds()).compute_s, same.times(LinkSpeeds()).compute_s)
 

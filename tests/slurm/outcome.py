@@ -1,4 +1,4 @@
-"""What became of a study and of its jobs."""
+"""Outcomes of a study and of its jobs."""
 
 import re
 
@@ -30,22 +30,20 @@ TIMELESS = "records", "dictionary"
 
 
 def differences(one: Project, other: Project) -> set[str]:
-    """What differs between two runs of a study beside times, memory and provenance: columns of the table,
+    """The differences between two runs of a study beside times, memory and provenance: columns of the table,
     sections of the page."""
     tables = [
         _of_cells(pd.read_csv(project.results / "records.csv")).set_index("cell_id").sort_index()
         for project in (one, other)
     ]
     # the error of a control is one of time, and each machine that measures has its own
-    controls, (first, second) = (
-        [set(table.index[table["is_control"]]) for table in tables],
-        [x[~x["is_control"]] for x in tables],
-    )
+    controls = [set(table.index[table["is_control"]]) for table in tables]
+    first, second = [x[~x["is_control"]] for x in tables]
     if controls[0] != controls[1] or not (
         first.index.equals(second.index) and first.columns.equals(second.columns)
     ):
         return {"cells, or columns"}
-    found = {
+    names = {
         str(name)
         for (name, here), (_, there) in zip(first.items(), second.items(), strict=True)
         if not _same(here, there)
@@ -54,7 +52,7 @@ def differences(one: Project, other: Project) -> set[str]:
     unequal = {name for name in TIMELESS if pages[0][name] != pages[1][name]} | pages[0].keys() ^ pages[
         1
     ].keys()
-    return {name for name in found if not TIMES.fullmatch(name)} - RESIDENT - PROVENANCE - DRAWN | unequal
+    return {name for name in names if not TIMES.fullmatch(name)} - RESIDENT - PROVENANCE - DRAWN | unequal
 
 
 def _of_cells(table: pd.DataFrame) -> pd.DataFrame:
@@ -63,11 +61,14 @@ def _of_cells(table: pd.DataFrame) -> pd.DataFrame:
     return table[table.playoff.isna() & ~table.repeat]
 
 
-def _same(one: pd.Series, other: pd.Series) -> bool:
-    if ERRORS.fullmatch(str(one.name)):
-        lower, upper = np.minimum(one, other), np.maximum(one, other)
-        return bool((upper <= SAME_ERROR * lower).eq(one.notna()).all()) and one.isna().equals(other.isna())
-    return one.equals(other)
+def _same(first: pd.Series, other: pd.Series) -> bool:
+    if ERRORS.fullmatch(str(first.name)):
+        lower = np.minimum(first, other)
+        upper = np.maximum(first, other)
+        return bool((upper <= SAME_ERROR * lower).eq(first.notna()).all()) and first.isna().equals(
+            other.isna()
+        )
+    return first.equals(other)
 
 
 def _sections(page: str) -> dict[str, str]:

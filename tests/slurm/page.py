@@ -57,7 +57,8 @@ def main() -> None:
 
 def jobs_table(study_name: str, overhead_s: float) -> Table:
     """Jobs of a study by what they ask for, on nodes of eight GPUs."""
-    site, study = Site(), load_study(study_name)
+    site = Site()
+    study = load_study(study_name)
     parts = shards(study.cells(), Config().shard_minutes)
     begun = time.monotonic()
     subprocess.run(
@@ -174,7 +175,7 @@ def scenarios_table(records: list[dict[str, Any]]) -> Table:
 
 
 def _states(jobs: list[dict[str, Any]]) -> str:
-    """How often each state; what has ended otherwise, with the name of its job."""
+    """The number of jobs in each state; those that ended otherwise, with the name of the job."""
     plain = Counter(job["state"] for job in jobs if job["state"] in ("PENDING", "COMPLETED"))
     others = [
         f"{job['state']} ({job['name'].partition('_wildcards_')[2] or job['name']})"

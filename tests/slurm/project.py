@@ -32,7 +32,8 @@ class Project:
     """A folder with the sources, a study and its results."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.folder = cluster, cluster.space.home / name
+        self.cluster = cluster
+        self.folder = cluster.space.home / name
         self.results = cluster.space.inside(self.folder / "results/study")
 
     @classmethod
@@ -114,12 +115,12 @@ class Project:
 
     def cells(self) -> dict[str, tuple[str, int]]:
         """Each measured cell: its status, and when its file was written."""
-        found = {}
+        records = {}
         for path in self.results.glob("cells/*/*.json"):
             if not path.name.startswith("."):
                 record = json.loads(path.read_text())
-                found[record["cell_id"]] = record["outcome"]["status"], path.stat().st_mtime_ns
-        return found
+                records[record["cell_id"]] = record["outcome"]["status"], path.stat().st_mtime_ns
+        return records
 
     def records(self) -> list[dict[str, Any]]:
         """Those of cells, as the workflow has collected them."""
@@ -183,5 +184,5 @@ class Run:
 
 
 def _heed_interrupts() -> None:
-    """Who is started in the background by a shell ignores Ctrl-C, and so would all that it starts."""
+    """A shell lets programs in the background ignore Ctrl-C, and so would all that they start."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,5 +1,5 @@
-"""What goes wrong on a cluster: each time the report is complete in the end, and nothing that was measured is
-measured again."""
+"""Accidents on a cluster: each time the report is complete in the end, and no measured cell is measured
+again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -81,11 +81,11 @@ def test_memory_without_cgroups(new_cluster, scenario):
 
 
 def over_its_memory(project: Project, cluster: Cluster, scenario: Callable[..., Any]) -> str:
-    """What Snakemake printed."""
+    """The output of Snakemake."""
     with scenario(cluster) as jobs:
         run = project.start(SLOW_BYTES="2.5e9", SLOW_SECONDS="8")
         project.wait_for(lambda: {"FAILED", "OUT_OF_MEMORY"} & set(states(jobs())), run)
-        kept = {cell: found for cell, found in project.cells().items() if found[0] == "ok"}
+        kept = {cell: actual for cell, actual in project.cells().items() if actual[0] == "ok"}
         output = run.finish()
         ended_well(project, kept)
         of_slow = [(job.state, job.memory) for job in jobs() if job.name.endswith("kernel-slow-0")]

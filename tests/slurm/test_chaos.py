@@ -20,7 +20,8 @@ from tests.slurm.project import Project, Run
 from tools import reliability
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]
-SEED, COUNT = int(os.environ.get("CHAOS_SEED", "0")), int(os.environ.get("CHAOS_KILLS", "10"))
+SEED = int(os.environ.get("CHAOS_SEED", "0"))
+COUNT = int(os.environ.get("CHAOS_KILLS", "10"))
 SAVE = "CHAOS_SAVE"  # write what came of it into docs/results/reliability.md
 KINDS = ("job cancelled", "job killed", "node failed", "Snakemake killed", "Snakemake interrupted")
 LONGEST_DELAY_S = 15.0
@@ -46,7 +47,7 @@ def test_random_moments(accidents, cluster, scenario):
         finally:
             campaign.start_nodes()
         campaign.finish(len(undisturbed))
-    found = campaign.found(undisturbed)
+    actual = campaign.found(undisturbed)
     if SAVE in os.environ:
         reliability.save(
             "slurm",
@@ -54,14 +55,14 @@ def test_random_moments(accidents, cluster, scenario):
                 "date": datetime.now(UTC).date().isoformat(),
                 "machine": f"{cpu_name()}, {num_cores()} cores",
                 "seed": SEED,
-                "found": found,
+                "found": actual,
                 "num_starts": campaign.num_starts,
                 "seconds": round(campaign.elapsed()),
                 "accidents": campaign.happened,
             },
         )
     again = f"CHAOS_SEED={SEED} CHAOS_KILLS={COUNT} python -m pytest tests/slurm -m slurm -k random_moments"
-    assert not found, f"{found}\nagain: {again}"
+    assert not actual, f"{actual}\nagain: {again}"
 
 
 class Campaign:
@@ -70,7 +71,8 @@ class Campaign:
     def __init__(
         self, cluster: Cluster, accidents: Callable[[str], Project], generator: random.Random
     ) -> None:
-        self.cluster, self.generator = cluster, generator
+        self.cluster = cluster
+        self.generator = generator
         self.project = accidents("chaos")
         self._at_first = {path.name for path in self.project.results.iterdir()}
         self.happened: list[dict[str, object]] = []
@@ -119,7 +121,8 @@ class Campaign:
         """Nodes that have failed come back, once Slurm has seen that they are gone: no machine starts again
         more quickly."""
         while self._failed:
-            node, deadline = self._failed.pop(), time.monotonic() + SEEN_SECONDS
+            node = self._failed.pop()
+            deadline = time.monotonic() + SEEN_SECONDS
             seen = f"sinfo --noheader --nodes={node} --format=%T"
             while "down" not in self.cluster.space.run(seen).stdout and time.monotonic() < deadline:
                 time.sleep(1.0)
@@ -146,8 +149,9 @@ class Campaign:
         self.lost.append(f"not whole after {MOST_LAST_RUNS} more runs")
 
     def found(self, undisturbed: dict[str, checks.CellFile]) -> list[str]:
-        """What is not as it should be."""
-        cells, results = checks.cell_files(self.project.results), self.project.results
+        """The faults."""
+        cells = checks.cell_files(self.project.results)
+        results = self.project.results
         deadline = time.monotonic() + LEFT_SECONDS
         while (
             left := [
@@ -189,9 +193,11 @@ class Campaign:
         deadline = time.monotonic() + STARTS_SECONDS
         while time.monotonic() < deadline:
             self._ensure_running()
-            found = [job for job in self.cluster.queued() if "kernel-" in job.name and job.state == "RUNNING"]
-            if found:
-                return self.generator.choice(sorted(found, key=lambda job: job.name))
+            actual = [
+                job for job in self.cluster.queued() if "kernel-" in job.name and job.state == "RUNNING"
+            ]
+            if actual:
+                return self.generator.choice(sorted(actual, key=lambda job: job.name))
             time.sleep(0.2)
         return None
 

@@ -14,12 +14,12 @@ NO_ACCOUNT = SITE.replace("account: bench\n", "")
 
 
 def stages(jobs) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for job in jobs:
         assert job.state == "COMPLETED", job
         stage = job.name.partition("_wildcards_")[0]
-        found[stage] = found.get(stage, 0) + 1
-    return found
+        counts[stage] = counts.get(stage, 0) + 1
+    return counts
 
 
 def check_both_ways(cluster, scenario, name: str, study: str, timeout_s: float) -> None:

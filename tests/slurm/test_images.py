@@ -38,10 +38,8 @@ def give_image(project: Project, name: str = "cpu") -> None:
 def test_ranks_in_the_image(digest, cluster, scenario):
     """In the CPU image: every stage, and context parallelism over two nodes of two ranks. On Slurm by
     default: nothing names an image"""
-    by_slurm, locally = (
-        Project.new(cluster, "inside-slurm", INSIDE),
-        Project.new(cluster, "inside-local", INSIDE),
-    )
+    by_slurm = Project.new(cluster, "inside-slurm", INSIDE)
+    locally = Project.new(cluster, "inside-local", INSIDE)
     for project in (by_slurm, locally):
         give_image(project)
     with scenario(cluster) as jobs:
@@ -60,7 +58,7 @@ def test_ranks_in_the_image(digest, cluster, scenario):
         for record in records
         if record["cell"]["kind"] == "cp"
     ]
-    assert hosts and all(len(found) == 2 for found in hosts)
+    assert hosts and all(len(host) == 2 for host in hosts)
 
 
 @pytest.mark.slow
@@ -110,10 +108,10 @@ def test_the_quick_study_in_the_hopper_image(new_cluster, cluster, scenario):
     assert {(facts["container"], facts["lock"]) for facts in software} == {
         (digest, lock_digest(load_recipe("hopper-cu130")))
     }
-    found = {(record["outcome"]["status"], record["cell"]["kernel"]) for record in records}
+    actual = {(record["outcome"]["status"], record["cell"]["kernel"]) for record in records}
     assert not {
         (status, kernel)
-        for status, kernel in found
+        for status, kernel in actual
         if status not in ("ok", "unsupported", "unavailable") and kernel != TIMER
     }
     assert digest in (project.results / "report.html").read_text()

@@ -57,10 +57,10 @@ def playoffs(cases):
             ms,
             study="played",
             playoff=f"{number:016x}",
-            turns=Turns(num_players=2, numbers=tuple(range(place, 20, 2)), ending="decided"),
+            turns=Turns(num_players=2, numbers=tuple(range(index, 20, 2)), ending="decided"),
         )
         for number, case in enumerate(cases)
-        for place, (kernel, ms) in enumerate(PLAYED_MS.items())
+        for index, (kernel, ms) in enumerate(PLAYED_MS.items())
     ]
 
 
@@ -75,10 +75,10 @@ def test_playoffs_beside_the_records_name_winners(dense):
     kinds = quicker(dense, "fwd")
     assert kinds and not any(kinds), "1 % without a play-off is nothing"
     table(dense.parent, "played", playoffs(CASES))
-    found = heat_map.finding(dense)
-    assert "`fa3` is the fastest in all 4 cases by a play-off (" in found.sentence()
-    assert found.sentence().startswith("**`fa3` is the fastest under every mask.**")
-    assert {case.winner for case in found.standings.values()} == {"fa3"} and found.num_cells == 12
+    finding = heat_map.finding(dense)
+    assert "`fa3` is the fastest in all 4 cases by a play-off (" in finding.sentence()
+    assert finding.sentence().startswith("**`fa3` is the fastest under every mask.**")
+    assert {case.winner for case in finding.standings.values()} == {"fa3"} and finding.num_cells == 12
     assert quicker(dense, "fwd") == quicker(dense, fastest.TRAINING) == [{"fa3": 1.1}] * len(kinds)
 
 
@@ -93,13 +93,15 @@ def test_records_of_another_protocol_leave_squares_empty(tmp_path):
     cells = [
         timed(kernel, *case, ms, rested.get((kernel, case))) for case in CASES for kernel, ms in MS.items()
     ]
-    found = heat_map.finding(table(tmp_path, "dense", cells))
+    finding = heat_map.finding(table(tmp_path, "dense", cells))
     assert (
-        list(found.standings[CASES[0]].other_protocol) == ["sdpa"] and found.share("sdpa", *CASES[0]) is None
+        list(finding.standings[CASES[0]].other_protocol) == ["sdpa"]
+        and finding.share("sdpa", *CASES[0]) is None
     )
-    assert found.share("sdpa", *CASES[1]) == pytest.approx(1 / 3)
-    assert "1 of 4 cases by the protocol with rests" in found.sentence()
-    assert "or was measured by another protocol than the others (1 square)" in found.caption()
+    assert finding.share("sdpa", *CASES[1]) == pytest.approx(1 / 3)
+    assert "1 of 4 cases by the protocol with rests" in finding.sentence()
+    assert "or was measured by another protocol than the others (1 square)" in finding.caption()
     assert (
-        "n = 12 cells" in found.caption() and "2 of 12 cells by the protocol with rests." in found.caption()
+        "n = 12 cells" in finding.caption()
+        and "2 of 12 cells by the protocol with rests." in finding.caption()
     )

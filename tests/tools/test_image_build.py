@@ -1,4 +1,4 @@
-"""What a build costs is taken from its log and its processes, step by step."""
+"""Costs of a build are taken from its log and its processes, step by step."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,14 @@ INFO:    Creating SIF file...
 
 
 def test_the_step_is_that_of_the_last_line_that_begins_one(tmp_path: Path):
-    log, found = tmp_path / "x.log", []
+    log = tmp_path / "x.log"
+    collected = []
     assert step(log) == FIRST
     for line in LOG.splitlines(keepends=True):
         with log.open("a") as file:
             file.write(line)
-        found.append(step(log))
-    assert list(dict.fromkeys(found)) == [
+        collected.append(step(log))
+    assert list(dict.fromkeys(collected)) == [
         FIRST,
         "the system's packages",
         "Python packages",

@@ -52,9 +52,9 @@ def test_the_same_is_the_same():
     ],
 )
 def test_it_is_said_whether_a_number_can_change(after, touches):
-    found = differences(LISTED, after)
-    assert len(found) == 1 and found[0].touches_numbers is touches
-    assert ("none of them" in finding("a", "b", found, 3)) is not touches
+    changes = differences(LISTED, after)
+    assert len(changes) == 1 and changes[0].touches_numbers is touches
+    assert ("none of them" in finding("a", "b", changes, 3)) is not touches
 
 
 def test_the_short_list_is_what_records_are_compared_with():
@@ -132,28 +132,28 @@ def test_the_list_is_made_of_what_is_installed(monkeypatch, tmp_path):
         "run",
         lambda *words, **options: type("", (), {"stdout": "libc6:amd64\t2.36\n"}),
     )
-    found = image_contents.contents()
+    listing = image_contents.contents()
     assert (
-        found["system"] == {"libc6:amd64": "2.36"}
-        and "torch/__init__.py" in found["files"]
-        and "pyc" not in str(found["files"])
+        listing["system"] == {"libc6:amd64": "2.36"}
+        and "torch/__init__.py" in listing["files"]
+        and "pyc" not in str(listing["files"])
     )
-    (tmp_path / "list.json").write_text(json.dumps(found))
-    assert contents(str(tmp_path / "list.json")) == found
+    (tmp_path / "list.json").write_text(json.dumps(listing))
+    assert contents(str(tmp_path / "list.json")) == listing
     here = folder_of_packages(tmp_path / "outside/of/the/image")
     installed = Installation(
         python="3",
         machine="m",
         kernel="k",
         libc="l",
-        distributions=tuple(map(Distribution.model_validate, found["distributions"])),
+        distributions=tuple(map(Distribution.model_validate, listing["distributions"])),
     )
-    comparison = ImageList.of("here", found).compared(installed, loaded_in(here))
+    comparison = ImageList.of("here", listing).compared(installed, loaded_in(here))
     assert comparison.is_image and {"flash_attn_3", "torch 2.11.0", "flash_attn_2_cuda.so"} <= set(
         comparison.same
     )
     (here / "flash_attn_3/_C.abi3.so").write_bytes(elf(b"\7" * 20))
-    assert ImageList.of("here", found).compared(installed, loaded_in(here)).differing == (
+    assert ImageList.of("here", listing).compared(installed, loaded_in(here)).differing == (
         "flash_attn_3",
         "flash_attn_3/_C.abi3.so",
     )

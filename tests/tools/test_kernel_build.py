@@ -37,9 +37,9 @@ class Recorder(Compiler):
 
 @pytest.fixture
 def recorder(tmp_path: Path):
-    found = Recorder(tmp_path, tmp_path, 1)
-    object.__setattr__(found, "units", [])
-    return found
+    recording = Recorder(tmp_path, tmp_path, 1)
+    object.__setattr__(recording, "units", [])
+    return recording
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_the_second_one_has_what_the_studies_use_and_says_what_it_has_not(record
             ("false", "true"),
         )
     )
-    assert {found[2] for found in every - raised} == {"64", "128"} and len(every - raised) == len(cuda), (
+    assert {entry[2] for entry in every - raised} == {"64", "128"} and len(every - raised) == len(cuda), (
         "each is compiled or raises"
     )
     site = tmp_path / "site"
@@ -124,10 +124,8 @@ def test_the_first_one_has_each_dtype_apart(recorder, sources, tmp_path):
 
 
 def test_the_driver_library_of_a_wheel_is_taken_out(recorder, tmp_path, monkeypatch):
-    extension, own = (
-        tmp_path / "site/fastvideo_kernel/_C/ops.so",
-        tmp_path / "site/fastvideo_kernel.libs/libcuda-9e10c86a.so.570.211.01",
-    )
+    extension = tmp_path / "site/fastvideo_kernel/_C/ops.so"
+    own = tmp_path / "site/fastvideo_kernel.libs/libcuda-9e10c86a.so.570.211.01"
     for path in (extension, own):
         path.parent.mkdir(parents=True)
         path.write_text("")
@@ -202,8 +200,8 @@ def test_what_was_compiled_is_not_compiled_again(toolkit, tmp_path, monkeypatch)
         compiler.objects([Unit(tmp_path, "one.cpp", ())], tmp_path / name)[0].read_bytes()
         for name in ("a", "b")
     )
-    told = subprocess.run(["ccache", "--print-stats"], capture_output=True, text=True, check=True).stdout
-    assert first == second and re.search(r"^direct_cache_hit\s+1$", told, re.M)
+    shown = subprocess.run(["ccache", "--print-stats"], capture_output=True, text=True, check=True).stdout
+    assert first == second and re.search(r"^direct_cache_hit\s+1$", shown, re.M)
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,15 @@ def test_the_better_record_of_a_cell_stays(before: Record, after: Record, stays:
 
 
 def test_what_has_no_successor_stays():
-    old, new = on(1, CELLS[0], rests=False), on(2, CELLS[1], rests=True)
+    old = on(1, CELLS[0], rests=False)
+    new = on(2, CELLS[1], rests=True)
     merged = merge(own(old), own(new), IDS)
     assert merged.records == [old, new] and merged.counts == {"added": 1}
 
 
 def test_cells_that_the_study_does_not_have_are_named():
-    old, new = on(1, CELLS[0], rests=False), on(2, CELLS[1], rests=True)
+    old = on(1, CELLS[0], rests=False)
+    new = on(2, CELLS[1], rests=True)
     merged = merge(own(old), own(new), {CELLS[2].cell_id})
     assert merged.records == [old] and merged.not_in_study == {"naive": 1} and merged.left_out == {"sdpa": 1}
 
@@ -114,10 +116,12 @@ def test_writes_the_file_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "grids: [{kernel: [naive, sdpa, flex], mask: causal, seqlen: 1024, heads: '2:1', head_dim: 64, "
         "direction: fwd}]\n"
     )
-    old, new = on(1, rests=False), on(2, rests=True)
+    old = on(1, rests=False)
+    new = on(2, rests=True)
     export([old, on(1, CELLS[1], rests=False)], tmp_path / "old")
     export([new], tmp_path / "home")
-    file, home = tmp_path / "old/records.parquet", str(tmp_path / "home")
+    file = tmp_path / "old/records.parquet"
+    home = str(tmp_path / "home")
     assert main([str(file), home, "--study", str(study), "--dry-run"]) == 0 and old in load(file).records
     assert main([str(file), home, "--study", str(study)]) == 0
     assert "1  replaced: ok without rests → ok with rests" in capsys.readouterr().out
@@ -137,5 +141,5 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ):
         before = Path(file).read_bytes()
         assert main([file, str(home), "--study", "quick"]) == 2
-        told = capsys.readouterr().err
-        assert said in told and len(told.splitlines()) == 1 and Path(file).read_bytes() == before
+        printed = capsys.readouterr().err
+        assert said in printed and len(printed.splitlines()) == 1 and Path(file).read_bytes() == before

@@ -1,4 +1,4 @@
-"""What `make newer` says of the locks, with an index of its own."""
+"""Output of `make newer` about the locks, with an index of its own."""
 
 import subprocess
 
@@ -8,7 +8,7 @@ from tools import newer
 
 
 def index(requirements, python, *options):
-    """Of `a` there is 3, and 2 for whoever has `b`, too."""
+    """An index with version 3 of `a`, and version 2 for users who have `b`, too."""
     return "b==1.0\n" + ("a==3.0\n" if "--no-deps" in options else "a==2.0 ; sys_platform == 'linux'\n")
 
 

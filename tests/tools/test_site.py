@@ -25,7 +25,7 @@ _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix
 def _places(nav: object) -> list[str]:
     if isinstance(nav, str):
         return [nav]
-    return [place for entry in (nav if isinstance(nav, list) else nav.values()) for place in _places(entry)]
+    return [each for entry in (nav if isinstance(nav, list) else nav.values()) for each in _places(entry)]
 
 
 def test_each_page_has_one_place():

@@ -101,10 +101,10 @@ def test_gpus_share_no_number_and_are_named() -> None:
     def lines(template: str, page: str) -> list[str]:
         return of_page("page.md", page, Statements((Sentence(template),)))
 
-    one = "{h100.cells('h100-dense'):,} records"
+    first = "{h100.cells('h100-dense'):,} records"
     shown = f"{names()['h100'].cells('h100-dense'):,} records"
-    assert lines(one, f"# On an H100\n\n{shown}\n") == []
-    assert "H100" in lines(one, f"# Kernels\n\n{shown}\n")[0]
+    assert lines(first, f"# On an H100\n\n{shown}\n") == []
+    assert "H100" in lines(first, f"# Kernels\n\n{shown}\n")[0]
     both = "{h100.cells('h100-dense') + h200.cells('h200-dense')} records"
     assert "H100 and H200" in lines(both, "# H100 and H200\n\n5 records\n")[0]
 
@@ -127,7 +127,9 @@ def test_a_text_must_be_there_once_outside_of_blocks() -> None:
 
 def test_suggested_entries_account_for_what_they_were_made_of() -> None:
     page = "docs/design/masks.md"
-    suggested = yaml.safe_load(suggestions({name: one for name, one in STATEMENTS.items() if name != page}))
+    suggested = yaml.safe_load(
+        suggestions({name: entry for name, entry in STATEMENTS.items() if name != page})
+    )
     assert list(suggested) == [page]
     text = (ROOT / page).read_text(encoding="utf-8")
     assert unaccounted(text, Statements(stated={"setting": tuple(suggested[page]["REASON"])})) == []

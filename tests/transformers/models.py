@@ -10,7 +10,8 @@ transformers = pytest.importorskip(
     "transformers", reason="these tests need Transformers: pip install longca[transformers]"
 )
 
-VOCABULARY, TOKENS = 97, 50
+VOCABULARY = 97
+TOKENS = 50
 _SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,  # noqa: E501
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "attention_dropout": 0.0,
@@ -74,7 +75,8 @@ def assert_equal(
     for name, wanted in expected.items():
         got = results[name]
         if name == "logits" and rows is not None:
-            got, wanted = got[rows], wanted[rows]
+            got = got[rows]
+            wanted = wanted[rows]
         torch.testing.assert_close(
             got, wanted, rtol=tolerance * 10, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
         )

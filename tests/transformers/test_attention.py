@@ -44,7 +44,8 @@ def test_training_equals_eager(family: str, kind: str):
         pytest.skip(
             "Transformers makes no masks of documents for gpt-oss: test_no_document_leaks_into_another"
         )
-    inputs, rows = {**batch(), **INPUTS[kind]}, None
+    inputs = {**batch(), **INPUTS[kind]}
+    rows = None
     if inputs.get("attention_mask", torch.empty(0)).ndim == 2:
         rows = inputs["attention_mask"].bool()
         inputs["labels"][~(rows & rows.roll(1, 1))] = -100  # what padding predicts is arbitrary in "eager"
@@ -60,7 +61,9 @@ def test_training_equals_eager(family: str, kind: str):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_prefill_in_parts_and_generation_equal_eager(family: str, kind: str):
-    ids, visible, results = batch()["input_ids"], VISIBLE.long(), []
+    ids = batch()["input_ids"]
+    visible = VISIBLE.long()
+    results = []
     for implementation in ("longca", "eager"):
         made = model(family, implementation).eval()
         cache = (
@@ -87,10 +90,12 @@ def test_prefill_in_parts_and_generation_equal_eager(family: str, kind: str):
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_documents_by_cu_seq_lens_are_those_of_position_ids(family: str):
-    lengths, inputs = (13, 1, 20, 16), batch(1)
+    lengths = (13, 1, 20, 16)
+    inputs = batch(1)
     bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
     flash = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": 20, "max_length_k": 20}
-    made, positions = model(family), restarting(*lengths)
+    made = model(family)
+    positions = restarting(*lengths)
     assert_equal(
         step(made, **inputs, position_ids=positions, **flash), step(made, **inputs, position_ids=positions)
     )
@@ -130,7 +135,8 @@ def test_a_leak_by_a_cache_is_warned_of():
 
 
 def test_checkpointing_autocast_and_encoders():
-    plain, inputs = model("gpt_oss"), batch()
+    plain = model("gpt_oss")
+    inputs = batch()
     expected = step(plain, **inputs)
     plain.gradient_checkpointing_enable()
     assert_equal(step(plain, **inputs), expected)

@@ -67,7 +67,8 @@ def test_loss_and_gradients_are_those_of_one_process(family: str, world: int):
 
 
 def test_one_process_without_a_group():
-    expected, made = step(model("llama"), **inputs(1)), model("llama")
+    expected = step(model("llama"), **inputs(1))
+    made = model("llama")
     sharding = longca.transformers.shard(made)
     with pytest.raises(UserError, match="no context before its first call"):
         print(sharding.context)

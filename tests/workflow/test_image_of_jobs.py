@@ -41,13 +41,13 @@ def commands(with_apptainer: str, tmp_path_factory: pytest.TempPathFactory):
             LONGCA_SITE_GPUS_PER_NODE="2",
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        found = re.findall(
+        texts = re.findall(
             r"^ *(?:Shell command: )?(.*)env LONGCA_CONTAINER=\S+ \S+ \S+ python -m longca (.*)",
             done.stdout,
             re.M,
         )
         return {
-            stage: next(enter for enter, run in found if run.startswith(stage))
+            stage: next(enter for enter, run in texts if run.startswith(stage))
             for stage in (*OTHERS, *MEASURING[profile])
         }
 

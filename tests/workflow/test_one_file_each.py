@@ -70,8 +70,8 @@ def plugins(tmp_path: Path, longca) -> Path:
         "strategies/my_way.py": STRATEGY,
         "figures/counts.py": FIGURE,
     }
-    for place, text in files.items():
-        path = folder / place
+    for position, text in files.items():
+        path = folder / position
         path.parent.mkdir(parents=True)
         path.write_text(text)
     pages = {

@@ -86,7 +86,7 @@ def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
 )
 @pytest.mark.sample(3)
 def test_jobs_of_a_cluster_work_in_the_image_of_its_gpus(site, image, with_apptainer, tmp_path):
-    """Whether the image is there or not: its rule is run in any case."""
+    """The image's rule is run in any case, whether the image is there or not."""
     study = tmp_path / "study.yaml"
     study.write_text("grids: [{kernel: naive, mask: causal, seqlen: 64, heads: '2:1'}]")
     done = snakemake(

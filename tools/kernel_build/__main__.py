@@ -53,7 +53,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     try:
-        wanted, archs = _chosen(options.only, tuple(PACKAGES)), _chosen(options.archs, ARCHS)
+        wanted = _chosen(options.only, tuple(PACKAGES))
+        archs = _chosen(options.archs, ARCHS)
         compiler = Compiler.here()
         for name in wanted:
             build, package, folder = PACKAGES[name]
@@ -96,9 +97,11 @@ def _unpacked(sources: Path, lock: Path, package: str, into: Path) -> Path:
     if not file.is_file():
         raise BuildError(f"'{file}' is missing: `longca image fetch` gets it")
     with file.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != digest:
-        raise BuildError(f"'{file}' is not what the lock says: its SHA-256 is {found}, the lock has {digest}")
+        actual = hashlib.file_digest(opened, "sha256").hexdigest()
+    if actual != digest:
+        raise BuildError(
+            f"'{file}' is not what the lock says: its SHA-256 is {actual}, the lock has {digest}"
+        )
     shutil.unpack_archive(file, into)  # known by its hash; Debian's Python has no filter for tarfile
     return into / name.removesuffix(".tar.gz")
 

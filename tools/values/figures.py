@@ -20,7 +20,8 @@ class Span:
     most: float
 
     def __format__(self, spec: str) -> str:
-        least, most = format(self.least, spec), format(self.most, spec)
+        least = format(self.least, spec)
+        most = format(self.most, spec)
         return least if least == most else f"{least} to {most}"
 
 
@@ -62,7 +63,7 @@ class Block:
             ValueError: no cell of that kind has a number.
         """
         at = column if isinstance(column, int) else self.columns.index(column)
-        found = []
+        actual = []
         for row in self.rows:
             if len(row) != len(self.columns):  # of a second table
                 continue
@@ -74,10 +75,10 @@ class Block:
                 for name, words in where.items()
             ):
                 numbers = _FIGURE.findall(row[at])
-                found += map(_number, numbers if part is None else numbers[part : part + 1])
-        if not found:
+                actual += map(_number, numbers if part is None else numbers[part : part + 1])
+        if not actual:
             raise ValueError(f"no cell of column '{column}' has a number where {where}")
-        return Figures(found)
+        return Figures(actual)
 
     def figure(self, column: str | int, part: int = 0, **where: str | tuple[str, ...]) -> float:
         """The only number of that kind."""

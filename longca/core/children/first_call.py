@@ -14,7 +14,8 @@ from longca.core.children.trial import NONE, VARIABLE
 from longca.core.reading import PLUGIN
 
 TICK_SECONDS = 0.005
-RETURNED, ODD = 71, 72
+RETURNED = 71
+ODD = 72
 """exit codes of a fork: the call returned or raised an Exception, which the same call here repeats; it raised
 another BaseException"""
 
@@ -62,7 +63,9 @@ def _reason(call: Callable[[], object]) -> str:
     pid = os.fork()
     if pid == 0:
         _call_in_copy(call)
-    deadline, ended, status = time.monotonic() + seconds, 0, 0
+    deadline = time.monotonic() + seconds
+    ended = 0
+    status = 0
     try:
         while not ended and time.monotonic() < deadline:
             ended, status = os.waitpid(pid, os.WNOHANG)

@@ -35,7 +35,8 @@ class Output:
         log.parent.mkdir(parents=True, exist_ok=True)
         # of each of two files
         self._most = max(LOG.num_bytes() - sum(map(_size, log.parent.iterdir())), LEAST_BYTES) // 2
-        self._log, self._before = log, log.with_name(log.name + BEFORE)
+        self._log = log
+        self._before = log.with_name(log.name + BEFORE)
         self._file = _opened(log)
         self._size = os.fstat(self._file).st_size
         self._partial = b""  # a line whose end has not come: a secret may be in two parts of the output
@@ -104,7 +105,8 @@ class Output:
                 return True
             whole, end, self._partial = (self._partial + content).rpartition(b"\n")
             if not content or len(self._partial) > MOST_OF_LINE:
-                end, self._partial = end + self._partial, b""
+                end = end + self._partial
+                self._partial = b""
             self._write(bytes_without_secrets(whole + end))
         return bool(content)
 
@@ -116,7 +118,9 @@ class Output:
         with suppress(OSError):
             if self._size + len(content) > self._most:
                 self._log.replace(self._before)
-                full, self._file, self._size = self._file, _opened(self._log), 0
+                full = self._file
+                self._file = _opened(self._log)
+                self._size = 0
                 os.close(full)
             self._size += os.write(self._file, content)
 

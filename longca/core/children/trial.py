@@ -56,9 +56,9 @@ def refusals(kind: str, files: Sequence[Path]) -> dict[Path, Refusal]:
 
 def _known() -> dict[str, Refusal | None]:
     try:
-        found = json.loads(os.environ.get(VARIABLE, "{}"))
+        verdicts = json.loads(os.environ.get(VARIABLE, "{}"))
         return {
-            key: None if parts is None else (parts[0], parts[1], parts[2]) for key, parts in found.items()
+            key: None if parts is None else (parts[0], parts[1], parts[2]) for key, parts in verdicts.items()
         }
     except (ValueError, TypeError, LookupError, AttributeError):
         return {}
@@ -113,8 +113,11 @@ class _Trial:
         """the reason of that end"""
         self.strays = False
         """the process left running processes behind"""
-        self._files, self._nonce, self._answers = files, secrets.token_hex(16), b""
-        self._num_printed, self._printed = 0, b""
+        self._files = files
+        self._nonce = secrets.token_hex(16)
+        self._answers = b""
+        self._num_printed = 0
+        self._printed = b""
         mark = secrets.token_hex(8)
         reader, writer = os.pipe()
         child = None
@@ -161,8 +164,10 @@ class _Trial:
     def _watched(self, child: subprocess.Popen[bytes], reader: int) -> str:
         """The reason why the process did not reach the last file; empty if it did."""
         assert child.stdout is not None
-        seconds, begun = PLUGIN.value(), time.monotonic()
-        since, num_read = begun, 0  # time of the last answer or progress in reading; bytes read by then
+        seconds = PLUGIN.value()
+        begun = time.monotonic()
+        since = begun  # time of the last answer or progress in reading
+        num_read = 0  # bytes read by then
         poll = select.poll()
         for file in (reader, child.stdout.fileno()):
             poll.register(file, select.POLLIN)
@@ -181,13 +186,15 @@ class _Trial:
                 return self._death(child.returncode)
             if self._num_printed > MOST_PRINTED:
                 return f"its import prints more than {MOST_PRINTED >> 20} MiB"
-            now, read = time.monotonic(), _bytes_read(child.pid)
+            now = time.monotonic()
+            read = _bytes_read(child.pid)
             if (
                 read - num_read > SLOWEST_READING * (now - since)
                 and now - since > 1.0
                 and now - begun < LONGEST_READING
             ):
-                since, num_read = now, read
+                since = now
+                num_read = read
             if now - since > seconds + min(_seconds_queued(child.pid), LONGEST_READING):
                 return f"its import is not done after {seconds} s; {PLUGIN.todo}"
         return ""

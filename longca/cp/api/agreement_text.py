@@ -118,10 +118,10 @@ def disagreement(headers: Sequence[Header]) -> UserError | None:
         return None
     own = [header.arguments.splitlines() for header in headers]
     common = set.intersection(*map(set, own))
-    told = [f"has {', '.join(line for line in lines if line not in common)}" for lines in own]
+    differences = [f"has {', '.join(line for line in lines if line not in common)}" for lines in own]
     return UserError(
         f"Ranks call {first.kind} number {first.number} with different arguments",
-        why=_by_rank(told),
+        why=_by_rank(differences),
         todo=_joined(CALL_ALIKE, ending),
     )
 

@@ -90,7 +90,9 @@ def _functions() -> tuple[Any, Any]:
                 result = prepared.forward(*(x.detach().contiguous() for x in (q, k, v)))
             if any(ctx.needs_input_grad):
                 kept: list[torch.Tensor] = []
-                ctx.prepared, ctx.agreement, ctx.call = prepared, agreement, call
+                ctx.prepared = prepared
+                ctx.agreement = agreement
+                ctx.call = call
                 ctx.result = _map(result, torch.Tensor, lambda x: _put_away(x, kept))
                 ctx.save_for_backward(*kept)
             return result.out
@@ -100,7 +102,7 @@ def _functions() -> tuple[Any, Any]:
         @breaks_graph
         def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             kept = ctx.saved_tensors  # where they were dropped, forward runs again here, a call of its own
-            result = _map(ctx.result, _Place, lambda place: kept[place.number])
+            result = _map(ctx.result, _Place, lambda leaf: kept[leaf.number])
             ctx.agreement.begin("backward", ctx.call.of_backward, series=ctx.call.series)
             with ctx.agreement.messages(), torch.autocast(grad_outputs[0].device.type, enabled=False):
                 grads = ctx.prepared.backward(result, grad_outputs[0].contiguous())
@@ -154,12 +156,14 @@ def _map(value: Any, kind: type, change: Any) -> Any:
     if isinstance(value, kind):
         return change(value)
     if type(value) in (tuple, list):
-        return type(value)(_map(one, kind, change) for one in value)
+        return type(value)(_map(item, kind, change) for item in value)
     if type(value) is dict:
-        return {name: _map(one, kind, change) for name, one in value.items()}
+        return {name: _map(item, kind, change) for name, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         changed = {
-            one.name: _map(getattr(value, one.name), kind, change) for one in fields(value) if one.init
+            field.name: _map(getattr(value, field.name), kind, change)
+            for field in fields(value)
+            if field.init
         }
         same = all(changed[name] is getattr(value, name) for name in changed)
         return value if same else replace(value, **changed)

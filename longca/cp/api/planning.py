@@ -89,10 +89,11 @@ class MaskPlanner:
     call `take` alike."""
 
     def __init__(self, comm: Comm, request: CpRequest) -> None:
-        self._comm, self._request = comm, request
+        self._comm = comm
+        self._request = request
         self._kernel: Kernel = request.load_kernel()
         self._strategies = sorted(
-            request.strategies(), key=lambda one: (len(one.Params.model_fields), one.name)
+            request.strategies(), key=lambda strategy: (len(strategy.Params.model_fields), strategy.name)
         )  # simple ones first
         ranks_per_node = comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0]
         self._links = LinkSpeeds(ranks_per_node=int(ranks_per_node))
@@ -119,7 +120,8 @@ class MaskPlanner:
         Raises:
             UserError: on all ranks, where no strategy does the masks.
         """
-        key, start_s = _key(masks), time.perf_counter()
+        key = _key(masks)
+        start_s = time.perf_counter()
         if key not in self._kept:
             self.start(masks)
             found = all_or_none(self._comm, self._started.pop(key).result)
@@ -152,7 +154,7 @@ class MaskPlanner:
             choice.strategy.prepare_work(self._request.problem(mask), self._kernel, comm, work, 0.0)
             for mask, work in zip(masks, choice.works, strict=True)
         )
-        assert all(np.array_equal(one.shard.positions_L, prepared[0].shard.positions_L) for one in prepared)
+        assert all(np.array_equal(each.shard.positions_L, prepared[0].shard.positions_L) for each in prepared)
         work, name = choice.works[0], _title(choice.strategy)
         of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
         assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)
@@ -179,7 +181,8 @@ class MaskPlanner:
         seconds: dict[str, float] = {}
         works: dict[str, tuple[HeadStrategy, list[WorkPartition]]] = {}
         for strategy in self._strategies:
-            name, reason = _title(strategy), self._refusal(strategy, problems)
+            name = _title(strategy)
+            reason = self._refusal(strategy, problems)
             if reason is not None:
                 refused[name] = reason
                 continue
@@ -239,12 +242,10 @@ class DeferredComm:
     are opened later."""
 
     def __init__(self, comm: Comm) -> None:
-        self.rank, self.world, self.device, self.keeps_order = (
-            comm.rank,
-            comm.world,
-            comm.device,
-            comm.keeps_order,
-        )
+        self.rank = comm.rank
+        self.world = comm.world
+        self.device = comm.device
+        self.keeps_order = comm.keeps_order
         self.messages_note = comm.messages_note
         self.streams: dict[str, DeferredStream] = {}
 
@@ -264,13 +265,13 @@ class DeferredStream:
 
 
 def _different(shardings: Sequence[Sharding]) -> list[Sharding]:
-    found: list[Sharding] = []
+    different: list[Sharding] = []
     for sharding in shardings:
         if not any(
-            sharding.name == other.name and np.array_equal(sharding.order, other.order) for other in found
+            sharding.name == other.name and np.array_equal(sharding.order, other.order) for other in different
         ):
-            found.append(sharding)
-    return found
+            different.append(sharding)
+    return different
 
 
 def _key(masks: Sequence[Mask]) -> Key:
@@ -308,14 +309,14 @@ def _device_context(device: Any) -> Callable[[Callable[[], Any]], Any]:
 
 
 def costs_of(plan: MaskPlan, waited_ms: float) -> dict[str, float]:
-    found = {"plan_ms": plan.plan_ms, "waited_ms": waited_ms}
+    costs = {"plan_ms": plan.plan_ms, "waited_ms": waited_ms}
     for number, prepared in enumerate(plan.prepared):
         prefix = f"mask {number}: " if len(plan.prepared) > 1 else ""
-        found |= {
-            prefix + (f"kernel_{name}" if name in found else name): cost
+        costs |= {
+            prefix + (f"kernel_{name}" if name in costs else name): cost
             for name, cost in prepared.costs.items()
         }
-    return found
+    return costs
 
 
 def plan_text(plan: MaskPlan, masks: tuple[Mask, ...]) -> str:

@@ -73,7 +73,11 @@ class CpRequest:
         if self.strategy != AUTO:
             return [load_strategy(self.strategy, dict(self.params))]
         registry = Registry("strategy")
-        return [one for one in registry.load_all() if isinstance(one, HeadStrategy) and not one.baseline]
+        return [
+            strategy
+            for strategy in registry.load_all()
+            if isinstance(strategy, HeadStrategy) and not strategy.baseline
+        ]
 
     def load_kernel(self) -> Kernel:
         return Registry("kernel").load(self.kernel)
@@ -110,12 +114,13 @@ def agreed_request(
     """
 
     def checked() -> tuple[CpRequest, tuple[Mask, ...]]:
-        request, found = _request(comm.device, strategy, **arguments), checked_masks(masks, arguments)
-        return replace(request, kernel=_kernel(request, found)), found
+        request = _request(comm.device, strategy, **arguments)
+        given = checked_masks(masks, arguments)
+        return replace(request, kernel=_kernel(request, given)), given
 
-    request, found = all_or_none(comm, checked)
-    compare(comm, {**request.compared(), "mask": described(found)})
-    return request, found
+    request, agreed = all_or_none(comm, checked)
+    compare(comm, {**request.compared(), "mask": described(agreed)})
+    return request, agreed
 
 
 def compare(comm: Comm, mine: Mapping[str, str]) -> None:
@@ -139,14 +144,14 @@ def described(masks: Sequence[Mask]) -> str:
 
 
 def load_strategy(name: str, params: Mapping[str, Scalar]) -> HeadStrategy:
-    found = Registry("strategy").load(name)
-    if not isinstance(found, HeadStrategy):
+    loaded = Registry("strategy").load(name)
+    if not isinstance(loaded, HeadStrategy):
         raise UserError(
             f"Strategy '{name}' cannot be called with any mask",
             why="it is a peer that studies compare with",
             todo='Take another one, or strategy="auto"; `longca list strategies` shows all',
         )
-    return found.with_params(params)
+    return loaded.with_params(params)
 
 
 def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
@@ -155,9 +160,11 @@ def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
     Raises:
         UserError: it is none of these, or there is no such strategy or parameter.
     """
-    name, params = strategy, {}
+    name = strategy
+    params = {}
     if isinstance(strategy, tuple) and len(strategy) == 2 and isinstance(strategy[1], Mapping):
-        name, params = strategy[0], dict(strategy[1])
+        name = strategy[0]
+        params = dict(strategy[1])
     if isinstance(name, str) and (match := _WITH_PARAMS.fullmatch(name.strip())):
         name = match[1]
         pairs = [part.partition("=") for part in match[2].split(",") if part.strip()]
@@ -185,22 +192,24 @@ def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
 
 def checked_masks(masks: Any, arguments: Mapping[str, Any]) -> tuple[Mask, ...]:
     """One mask or several as a tuple. Raises UserError where they cannot share a sharding."""
-    found = (masks,) if isinstance(masks, Mask) else tuple(masks) if isinstance(masks, (list, tuple)) else ()
-    if not found or not all(isinstance(mask, Mask) for mask in found):
+    checked = (
+        (masks,) if isinstance(masks, Mask) else tuple(masks) if isinstance(masks, (list, tuple)) else ()
+    )
+    if not checked or not all(isinstance(mask, Mask) for mask in checked):
         raise UserError(
             f"Argument 'mask' is of type {type(masks).__name__}",
             todo="Give a longca.Mask, as from longca.build_mask, or a list of them",
         )
-    for mask in found:
+    for mask in checked:
         if mask.seqlen_q != mask.seqlen_k:
             raise UserError(
                 f"Argument 'mask' has {mask.seqlen_q} queries and {mask.seqlen_k} keys",
                 why="tokens are divided among ranks, and each is a query and a key",
                 todo="Give a square mask",
             )
-        if mask.seqlen_q != found[0].seqlen_q:
+        if mask.seqlen_q != checked[0].seqlen_q:
             raise UserError(
-                f"Argument 'mask' has masks of {found[0].seqlen_q} and {mask.seqlen_q} tokens",
+                f"Argument 'mask' has masks of {checked[0].seqlen_q} and {mask.seqlen_q} tokens",
                 why="they share one sharding",
                 todo="Give masks of one length, or call context_parallel for each length",
             )
@@ -211,7 +220,7 @@ def checked_masks(masks: Any, arguments: Mapping[str, Any]) -> tuple[Mask, ...]:
                 f"KV heads",
                 todo="Build it with num_kv_heads= of the model",
             )
-    return found
+    return checked
 
 
 def _request(
@@ -274,19 +283,22 @@ def _request(
 
 def _kernel(request: CpRequest, masks: Sequence[Mask]) -> str:
     """The name of the local kernel. Raises UserError where it cannot run here."""
-    name, device_type = request.kernel, request.device.type
+    name = request.kernel
+    device_type = request.device.type
     if not isinstance(name, str):
         raise UserError(
             f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all'
         )
     if name == AUTO:
-        kernels = {one: Registry("kernel").load(one) for one in KERNELS}
+        kernels = {kernel_name: Registry("kernel").load(kernel_name) for kernel_name in KERNELS}
         able = [
-            one
-            for one, kernel in kernels.items()
+            kernel_name
+            for kernel_name, kernel in kernels.items()
             if not any(kernel.supports(request.call_spec(mask), mask.traits, device_type) for mask in masks)
         ]
-        chosen = next(one for one in able if kernels[one].available(device_type) is None)
+        chosen = next(
+            kernel_name for kernel_name in able if kernels[kernel_name].available(device_type) is None
+        )
         if device_type == "cuda" and chosen != able[0]:
             warnings.warn(
                 f"kernel '{able[0]}' is unavailable, and '{chosen}' computes instead, slowly: "

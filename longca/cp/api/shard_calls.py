@@ -36,7 +36,8 @@ class ShardCalls:
             reads_devices: elements of tensors on a GPU are compared as well, for which the host waits.
         """
         self._reads_devices = reads_devices
-        self._count, self._failure = 0, ""
+        self._count = 0
+        self._failure = ""
         self._last: list[tuple[str, list[Any] | None]] = []
 
     def add(self, x: torch.Tensor, dim: int) -> None:
@@ -62,7 +63,9 @@ class ShardCalls:
         if not self._count:
             return ""
         text = json.dumps([self._count, self._last, self._failure], ensure_ascii=False)
-        self._count, self._last, self._failure = 0, [], ""
+        self._count = 0
+        self._last = []
+        self._failure = ""
         return text
 
 

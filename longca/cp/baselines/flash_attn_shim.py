@@ -62,7 +62,8 @@ def load(package: str, kernel: str) -> Callable[[str], ModuleType]:
 
 
 def _stand_in() -> dict[str, ModuleType]:
-    top, interface = ModuleType("flash_attn"), ModuleType("flash_attn.flash_attn_interface")
+    top = ModuleType("flash_attn")
+    interface = ModuleType("flash_attn.flash_attn_interface")
     for function in (
         _flash_attn_forward,
         _flash_attn_backward,
@@ -231,6 +232,6 @@ def _flash_attn_varlen_backward(
     _write((dq, dk, dv), gradients(dout, q, k, v, out, softmax_lse, bounds, causal, window, softmax_scale))
 
 
-def _write(given: tuple[torch.Tensor, ...], found: tuple[torch.Tensor, ...]) -> None:
-    for place, grad in zip(given, found, strict=True):
-        place.copy_(grad)
+def _write(given: tuple[torch.Tensor, ...], grads: tuple[torch.Tensor, ...]) -> None:
+    for target, grad in zip(given, grads, strict=True):
+        target.copy_(grad)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
-FULL, CAUSAL = (-1, -1), (-1, 0)
+FULL = (-1, -1)
+CAUSAL = (-1, 0)
 BOTH = (0, 1)
 
 
@@ -112,7 +113,8 @@ class PaddedDocuments:
     """
 
     def __init__(self, bounds: np.ndarray, world: int) -> None:
-        self.bounds, self.world = bounds, world
+        self.bounds = bounds
+        self.world = world
         self._chunk = -(-np.diff(bounds) // (2 * world))
         self._before = 2 * (np.cumsum(self._chunk) - self._chunk)
         self.num_rows = int(2 * self._chunk.sum())
@@ -126,7 +128,8 @@ class PaddedDocuments:
     def held(self, rank: int, halves: tuple[int, ...] = BOTH) -> HeldTokens:
         """The tokens of a rank in the first chunk (0) of each document, in the second (1), or in both."""
         numbers = np.array([(rank, 2 * self.world - 1 - rank)[half] for half in halves])
-        start, end = self.bounds[:-1, None], self.bounds[1:, None]
+        start = self.bounds[:-1, None]
+        end = self.bounds[1:, None]
         chunk_start = np.minimum(start + numbers * self._chunk[:, None], end)
         chunk_end = np.minimum(chunk_start + self._chunk[:, None], end)
         chunk, positions = spread(chunk_start.ravel(), chunk_end.ravel())
@@ -171,10 +174,13 @@ class PaperStylePrepared(PreparedStrategy):
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm) -> None:
         segments = diagonal_segments(problem.mask)
         assert segments is not None, "`supports` has been asked"
-        self.documents, self.causal = PaddedDocuments(segments.bounds, comm.world), segments.window == CAUSAL
+        self.documents = PaddedDocuments(segments.bounds, comm.world)
+        self.causal = segments.window == CAUSAL
         self.mine = self.documents.held(comm.rank)
         super().__init__(problem, TokenShard(self.mine.positions))
-        self.comm, self._kernel, self._counted = comm, kernel, Counter()
+        self.comm = comm
+        self._kernel = kernel
+        self._counted = Counter()
         self._kv_rows = self.both(self.mine.rows)
         if self.documents.num_padding:
             self.notes.append(

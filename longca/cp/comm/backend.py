@@ -53,7 +53,8 @@ class Comm(WorldGroup):
         """
         self._memory.release()
         self._memory.signals_on_host = False
-        self.messages, self.messages_note = "nccl", ""
+        self.messages = "nccl"
+        self.messages_note = ""
         if messages == "nccl" or (messages == "auto" and (self.world == 1 or self.device.type != "cuda")):
             return
         if self._refused is None:
@@ -61,7 +62,8 @@ class Comm(WorldGroup):
         if self._refused:
             self.messages_note = f"messages by NCCL or gloo: {self._refused}"
             return
-        self.messages, self.messages_note = "symmetric", "messages by copy engines, into symmetric memory"
+        self.messages = "symmetric"
+        self.messages_note = "messages by copy engines, into symmetric memory"
         if releasable:
             if self._refused_on_host is None:
                 self._refused_on_host = why_not_on_host(self, self._memory) or ""
@@ -180,8 +182,10 @@ def _check_message(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None
     """Sends a message to the next rank. The host waits for it, but not for ever."""
     import torch
 
-    stream, buffer = memory.signal_stream(), memory.allocate(NUM_ELEMENTS * torch.int32.itemsize)
-    after, before = (group.rank + 1) % group.world, (group.rank - 1) % group.world
+    stream = memory.signal_stream()
+    buffer = memory.allocate(NUM_ELEMENTS * torch.int32.itemsize)
+    after = (group.rank + 1) % group.world
+    before = (group.rank - 1) % group.world
     message = torch.full((NUM_ELEMENTS,), group.rank, dtype=torch.int32, device=group.device)
     stream.wait_for_current()
     stream.send_signal(before, "ready", 1)
@@ -210,7 +214,8 @@ def _check_release(group: WorldGroup, memory: CudaSymmetricMemory) -> str | None
 
 
 def _is_done_in_time(stream: CudaSignalStream) -> bool:
-    done, deadline = stream.record_event(), time.monotonic() + TRIAL_SECONDS
+    done = stream.record_event()
+    deadline = time.monotonic() + TRIAL_SECONDS
     while not done.query():
         if time.monotonic() > deadline:
             return False

@@ -75,7 +75,8 @@ class SymmetricReceiveBuffers(ReceiveBuffers):
     fixed = True
 
     def __init__(self, group: WorldGroup, memory: SymmetricMemory) -> None:
-        self._group, self._memory = group, memory
+        self._group = group
+        self._memory = memory
         self._sizes: dict[str, int] = {}
         self._start_byte: dict[str, int] = {}
         self._buffer: SymmetricBuffer | None = None

@@ -38,7 +38,8 @@ SLOTS = 2 * MAX_UNREAD  # who posts n has read n - 32 of all ranks, which have t
 HEAD = struct.Struct("<QII")  # number of the header, its length, checksum
 ENDING = 1 << 63  # in place of the number: the text says why that rank goes no further
 SPIN_S = 200e-6  # ranks of one machine mostly come within so long; a sleep takes as long at least
-MIN_SLEEP_S, MAX_SLEEP_S = 20e-6, 1e-3
+MIN_SLEEP_S = 20e-6
+MAX_SLEEP_S = 1e-3
 LEAST_S = 1e-3
 LOOK_S = 0.1
 """time between two looks whether a rank that is waited for still lives"""
@@ -111,7 +112,9 @@ class SharedHeaders:
         Args:
             file: of `file_bytes(world)`. It belongs to this object from now on.
         """
-        self._file, self._rank, self._world = file, rank, world
+        self._file = file
+        self._rank = rank
+        self._world = world
         self._memory = mmap.mmap(file.fileno(), file_bytes(world))
         self._peers = [peer for peer in range(world) if peer != rank]
         self._starts = [_flag_bytes(world) + peer * (1 + SLOTS) * SLOT_BYTES for peer in range(world)]
@@ -248,7 +251,9 @@ class GatheredHeaders:
     """Headers by a process group over gloo, which nothing else uses."""
 
     def __init__(self, torch_group: Any, rank: int, world: int) -> None:
-        self._torch_group, self._rank, self._world = torch_group, rank, world
+        self._torch_group = torch_group
+        self._rank = rank
+        self._world = world
         self._unread: deque[_Exchange] = deque()
 
     @property

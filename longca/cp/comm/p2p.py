@@ -22,12 +22,14 @@ class Pending:
     """Posted messages, and the tensors that they need until completion."""
 
     def __init__(self, works: Sequence[Any] = (), tensors: Sequence[torch.Tensor] = ()) -> None:
-        self._works, self._tensors = works, tensors
+        self._works = works
+        self._tensors = tensors
 
     def wait(self) -> None:
         """Waits until all messages are sent and received: on a GPU the current stream waits, not the host. A
         second call has no cost."""
-        works, self._works = self._works, ()
+        works = self._works
+        self._works = ()
         with as_peer_lost():
             for work in works:
                 work.wait()
@@ -47,7 +49,8 @@ class CommStream:
         Args:
             torch_group: `torch.distributed.ProcessGroup` of all ranks, used only by this stream.
         """
-        self._torch_group, self._group = torch_group, group
+        self._torch_group = torch_group
+        self._group = group
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
         """Posts all as one batch. Sender and receiver must list their messages in the same order. A rank with
@@ -86,7 +89,8 @@ class CommStream:
         """
         import torch.distributed as dist
 
-        works, tensors = [], [*received, *sent]
+        works = []
+        tensors = [*received, *sent]
         with as_peer_lost():
             for target, source, arriving, leaving in zip(
                 received, sent, receive_sizes, send_sizes, strict=True

@@ -85,10 +85,12 @@ class WorldGroup:
         import torch.distributed as dist
 
         device = torch.device("cpu") if device_type == "cpu" else torch.device(device_type, local_rank)
-        backend, device_id = "gloo", None
+        backend = "gloo"
+        device_id = None
         if device.type == "cuda":
             torch.cuda.set_device(device)
-            backend, device_id = "cpu:gloo,cuda:nccl", device
+            backend = "cpu:gloo,cuda:nccl"
+            device_id = device
         timeout = timedelta(seconds=timeout_s)
         url: Any = urlsplit(rendezvous)  # torch refuses tcp:// without a host or a port
         store = None if rendezvous else dist.HashStore()
@@ -124,41 +126,40 @@ class WorldGroup:
         """
         import torch.distributed as dist
 
-        found = cls.__new__(cls)
-        found._enter(
+        group = cls.__new__(cls)
+        group._enter(
             dist.get_rank(torch_group), dist.get_world_size(torch_group), device, timedelta(seconds=timeout_s)
         )
-        found._members, found.torch_group, found._is_new = (
-            sorted(dist.get_process_group_ranks(torch_group)),
-            torch_group,
-            False,
-        )
-        found._host_group = found._made_group("gloo")
-        found.rank = dist.get_rank(
-            found._host_group
+        group._members = sorted(dist.get_process_group_ranks(torch_group))
+        group.torch_group = torch_group
+        group._is_new = False
+        group._host_group = group._made_group("gloo")
+        group.rank = dist.get_rank(
+            group._host_group
         )  # torch counts the ranks of a new group in their order in the default group
         try:
-            found._check_devices()
-            found._device_group = found._host_group if device.type == "cpu" else found._new_group()
+            group._check_devices()
+            group._device_group = group._host_group if device.type == "cpu" else group._new_group()
         except Exception:
-            found.close()
+            group.close()
             raise
-        return found
+        return group
 
     def _enter(self, rank: int, world: int, device: torch.device, timeout: timedelta) -> None:
         """Sets the state that does not depend on how the group came about."""
         import torch
         import torch.distributed as dist
 
-        self.rank, self.world, self.device = rank, world, device
+        self.rank = rank
+        self.world = world
+        self.device = device
         self.moved_bytes = 0
         """bytes that this rank has sent to others by `all_to_all` and by comm streams"""
         self.torch_group: Any = dist.group.WORLD
-        self._token, self._timeout = torch.zeros(1, device=device), timeout
-        self._members, self._is_new = (
-            list(range(world)),
-            True,
-        )  # numbers of these ranks in the default group; that is made here
+        self._token = torch.zeros(1, device=device)
+        self._timeout = timeout
+        self._members = list(range(world))  # numbers of these ranks in the default group
+        self._is_new = True  # that is made here
         self._host_group: Any = None  # for tensors on the host; None: the default group
         self._device_group: Any = None  # for tensors on the device, likewise
         self._made: list[Any] = []
@@ -340,9 +341,11 @@ class WorldGroup:
         """
         import torch.distributed as dist
 
-        options, backend = None, "gloo"
+        options = None
+        backend = "gloo"
         if self.device.type == "cuda":
-            options, backend = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True), "nccl"
+            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+            backend = "nccl"
         group = self._made_group(backend, options)
         with as_peer_lost():
             dist.all_reduce(self._token, group=group)

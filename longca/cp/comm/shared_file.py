@@ -37,9 +37,11 @@ def open_on_all_ranks(
     Returns:
         The result, and "". None on all ranks where one of them has none, and the first reason.
     """
-    file, reason = (_new_file(num_bytes, purpose) if group.rank == 0 else None), ""
+    file = _new_file(num_bytes, purpose) if group.rank == 0 else None
+    reason = ""
     machines = group.gather([boot_id(), file.name if file is not None else ""])
-    path, is_shared = machines[0][1], all(machine == machines[0][0] for machine, _ in machines)
+    path = machines[0][1]
+    is_shared = all(machine == machines[0][0] for machine, _ in machines)
     result = None
     if not path or not is_shared:
         reason = "ranks are on several machines" if path else f"no room in {_folder()}"

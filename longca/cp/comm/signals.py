@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 KINDS = "ready", "full"
 SIGNAL_BYTES = 4
 RANK_BYTES = 128  # or more: ranks share no line of a cache
-FOR_ALL_GPUS, MAPPED = 1, 2  # CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
+# CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP
+FOR_ALL_GPUS = 1
+MAPPED = 2
 
 
 class Signals(Protocol):
@@ -57,7 +59,9 @@ class DeviceSignals:
         Args:
             buffer: of `signal_bytes(world)`.
         """
-        self._rank, self._world, self._buffer = group.rank, group.world, buffer
+        self._rank = group.rank
+        self._world = group.world
+        self._buffer = buffer
 
     def addresses(self) -> list[int]:
         return [self._buffer.address(rank) for rank in range(self._world)]
@@ -84,7 +88,8 @@ class HostSignals:
         """
         memory = mmap.mmap(file.fileno(), file_bytes(world))
         file.close()
-        self._rank, self._world = rank, world
+        self._rank = rank
+        self._world = world
         self._numbers = (ctypes.c_uint32 * (file_bytes(world) // SIGNAL_BYTES)).from_buffer(memory)
         mapped = _MappedMemory(self._numbers, device, driver)
         self._begin = mapped.begin
@@ -137,12 +142,13 @@ class _MappedMemory:
     ) -> None:
         import torch
 
-        self._numbers, self._driver = numbers, driver  # what is mapped must not be freed
-        self._context, begin = ctypes.c_void_p(), ctypes.c_uint64()
-        address, num_bytes = (
-            ctypes.c_void_p(ctypes.addressof(numbers)),
-            ctypes.c_size_t(ctypes.sizeof(numbers)),
-        )
+        # what is mapped must not be freed
+        self._numbers = numbers
+        self._driver = driver
+        self._context = ctypes.c_void_p()
+        begin = ctypes.c_uint64()
+        address = ctypes.c_void_p(ctypes.addressof(numbers))
+        num_bytes = ctypes.c_size_t(ctypes.sizeof(numbers))
         flags = ctypes.c_uint(FOR_ALL_GPUS | MAPPED)
         with torch.cuda.device(device):
             torch.cuda.synchronize(device)  # it makes this GPU's context current, which the driver asks for

@@ -66,7 +66,8 @@ class SignalHandshake:
     the peer's batches with this rank."""
 
     def __init__(self, rank: int, world: int) -> None:
-        self._rank, self._world = rank, world
+        self._rank = rank
+        self._world = world
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
 
@@ -115,7 +116,9 @@ class SymmetricCommStream:
     name their offset."""
 
     def __init__(self, stream: SignalStream, group: WorldGroup) -> None:
-        self._stream, self._group, self._handshake = stream, group, SignalHandshake(group.rank, group.world)
+        self._stream = stream
+        self._group = group
+        self._handshake = SignalHandshake(group.rank, group.world)
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
         """Like `CommStream.post`. In addition, batches of two ranks must correspond one-to-one."""

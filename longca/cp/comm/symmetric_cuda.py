@@ -37,7 +37,8 @@ NOT_READY = 600  # CUDA_ERROR_NOT_READY
 NUMBERS = 1 << 32
 LARGEST_NUMBER = (1 << 31) - 1
 """a signal that no wait is ahead of"""
-RELEASE_S, POLL_S = 2.0, 0.01
+RELEASE_S = 2.0
+POLL_S = 0.01
 
 T = TypeVar("T")
 
@@ -129,7 +130,9 @@ class CudaSignalStream:
         Raises:
             RuntimeError: on all ranks, with the reason, if one cannot begin.
         """
-        self._group, self._signals, self._driver = group, signals, driver
+        self._group = group
+        self._signals = signals
+        self._driver = driver
         self._stream, self._addresses = _on_all_ranks(
             group, self._begin
         )  # nobody sends a signal before all have begun at 0
@@ -199,7 +202,9 @@ class CudaSignalStream:
     def _await_work(self, is_done: threading.Event) -> None:
         """In a thread of its own, and not by torch, which keeps the interpreter: even this question may wait
         for the GPU."""
-        stream, context, status = ctypes.c_void_p(self._stream.cuda_stream), ctypes.c_void_p(), NOT_READY
+        stream = ctypes.c_void_p(self._stream.cuda_stream)
+        context = ctypes.c_void_p()
+        status = NOT_READY
         if self._driver.cuStreamGetCtx(stream, ctypes.byref(context)) == 0:
             self._driver.cuCtxSetCurrent(context)  # a new thread has none
         while status == NOT_READY:
@@ -213,7 +218,8 @@ class CudaSignalStream:
         """From another stream, since this one waits."""
         import torch
 
-        release, deadline = torch.cuda.Stream(self._group.device), time.monotonic() + RELEASE_S
+        release = torch.cuda.Stream(self._group.device)
+        deadline = time.monotonic() + RELEASE_S
         while not self._stream.query() and time.monotonic() < deadline:
             with torch.cuda.stream(release):
                 self.fill_signals(LARGEST_NUMBER)
@@ -234,7 +240,8 @@ class CudaSignalStream:
 
 def _on_all_ranks(group: WorldGroup, work: Callable[[], T]) -> T:
     """The result of a rank's own work. RuntimeError on all ranks if it fails on one."""
-    results, reason = [], ""
+    results = []
+    reason = ""
     try:
         results.append(work())
     except Exception as error:  # torch, the store and the driver say no in many ways

@@ -49,12 +49,12 @@ class BlockPartition(MaskPartition):
 
     @cached_property
     def needed_keys(self) -> TokenRanges:
-        found = []
+        needed = []
         for rows, visible, bounds in zip(self._rows, self._grid.visible, self._grid.k_bounds, strict=True):
             seen = (rows > 0).astype(np.float32).T @ visible.astype(np.float32) > 0
             rank, block = np.nonzero(seen & (np.diff(bounds) > 0))
-            found.append((rank, bounds[block], bounds[block + 1]))
-        rank, start, end = (np.concatenate(column) for column in zip(*found, strict=True))
+            needed.append((rank, bounds[block], bounds[block + 1]))
+        rank, start, end = (np.concatenate(column) for column in zip(*needed, strict=True))
         return TokenRanges.union(rank, start, end, self.sharding.seqlen)
 
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
@@ -97,12 +97,13 @@ class BlockPartition(MaskPartition):
 
 def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:
     """The tokens with local indices start..end, on a rank with these ranges."""
-    found, held = [], 0
+    pieces = []
+    held = 0
     for part in ranges:
         inside = part[max(start - held, 0) : max(end - held, 0)]
-        found += [inside] if inside else []
+        pieces += [inside] if inside else []
         held += len(part)
-    return found
+    return pieces
 
 
 def _side_by_side(grids: Sequence[BlockGrid]) -> BlockGrid:

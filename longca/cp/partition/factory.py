@@ -69,14 +69,22 @@ class ChunkedPartition(MaskPartition):
         q0, q1, k0, k1, lo, hi = bands.T
         band, chunk = spread(sharding.chunk_of(q0), np.searchsorted(edges, q1))
         order = np.argsort(sharding.owner[chunk], kind="stable")
-        band, chunk = band[order], chunk[order]
-        self._group, self._chunk, self._rank = group[band], chunk, sharding.owner[chunk]
-        k0, k1, self._lo, self._hi = k0[band], k1[band], lo[band], hi[band]
-        self._q0, self._q1 = np.maximum(q0[band], edges[chunk]), np.minimum(q1[band], edges[chunk + 1])
+        band = band[order]
+        chunk = chunk[order]
+        self._group = group[band]
+        self._chunk = chunk
+        self._rank = sharding.owner[chunk]
+        k0 = k0[band]
+        k1 = k1[band]
+        self._lo = lo[band]
+        self._hi = hi[band]
+        self._q0 = np.maximum(q0[band], edges[chunk])
+        self._q1 = np.minimum(q1[band], edges[chunk + 1])
         # columns that some row sees: all of them, since every row of a normal band sees a key
         self._start, self._end = np.maximum(k0, self._q0 + self._lo), np.minimum(k1, self._q1 + self._hi)
         # columns that all rows see, reduced to whole chunks at ragged ends
-        start, end = np.maximum(k0, self._q1 - 1 + self._lo), np.minimum(k1, self._q0 + self._hi + 1)
+        start = np.maximum(k0, self._q1 - 1 + self._lo)
+        end = np.minimum(k1, self._q0 + self._hi + 1)
         inner_start = np.where(
             start > k0, edges[np.minimum(np.searchsorted(edges, start), len(edges) - 1)], k0
         )
@@ -93,8 +101,10 @@ class ChunkedPartition(MaskPartition):
     def _divide_ends(self) -> None:
         """Divides the columns left and right of the inner ones, which contain the row ends, into one band for
         each chunk of keys."""
-        edges, chunk_of = self.sharding.edges, self.sharding.chunk_of
-        pieces, chunks = [], []
+        edges = self.sharding.edges
+        chunk_of = self.sharding.chunk_of
+        pieces = []
+        chunks = []
         for start, end in ((self._start, self._inner_start), (self._inner_end, self._end)):
             piece, chunk = spread(chunk_of(start), np.where(start < end, np.searchsorted(edges, end), 0))
             pieces.append(piece)
@@ -105,9 +115,11 @@ class ChunkedPartition(MaskPartition):
             np.concatenate(chunks),
         )
         at = self._end_piece
-        start, end = self._start[at], self._end[at]
+        start = self._start[at]
+        end = self._end[at]
         end[:num_left], start[num_left:] = self._inner_start[at[:num_left]], self._inner_end[at[num_left:]]
-        start, end = np.maximum(start, edges[self._end_chunk]), np.minimum(end, edges[self._end_chunk + 1])
+        start = np.maximum(start, edges[self._end_chunk])
+        end = np.minimum(end, edges[self._end_chunk + 1])
         self._ends = np.stack([self._q0[at], self._q1[at], start, end, self._lo[at], self._hi[at]], axis=1)
 
     @cached_property
@@ -118,7 +130,8 @@ class ChunkedPartition(MaskPartition):
 
     @cached_property
     def areas(self) -> np.ndarray:
-        world, owner = self.sharding.world, self.sharding.owner
+        world = self.sharding.world
+        owner = self.sharding.owner
         start, end = self._inner_keys
         total = by_rank(np.add, self._rank, (end - start) * (self._q1 - self._q0)[:, None], world, 0)
         pair = self._rank[self._end_piece] * world + owner[self._end_chunk]
@@ -128,11 +141,12 @@ class ChunkedPartition(MaskPartition):
 
     @cached_property
     def band_rows(self) -> np.ndarray:
-        world, (start, end) = self.sharding.world, self._inner_keys
+        world = self.sharding.world
+        start, end = self._inner_keys
         q0, q1, k0, k1, lo, hi = self._ends.T
         of_ends = np.maximum(np.minimum(q1, k1 - lo) - np.maximum(q0, k0 - hi), 0)
-        place = self._end_piece * world + self.sharding.owner[self._end_chunk]
-        at_ends = np.bincount(place, of_ends, start.size).astype(np.int64).reshape(start.shape)
+        cell = self._end_piece * world + self.sharding.owner[self._end_chunk]
+        at_ends = np.bincount(cell, of_ends, start.size).astype(np.int64).reshape(start.shape)
         num_rows = (self._q1 - self._q0)[:, None]
         return by_rank(
             np.add, self._rank, np.where(start < end, num_rows, np.minimum(at_ends, num_rows)), world, 0
@@ -174,12 +188,15 @@ class ChunkedPartition(MaskPartition):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(bands with ends of rows in local indices, their owners, their head groups), of the pieces
         first..last."""
-        owner, wanted = self.sharding.owner[self._end_chunk], np.zeros(self.sharding.world, dtype=bool)
+        owner = self.sharding.owner[self._end_chunk]
+        wanted = np.zeros(self.sharding.world, dtype=bool)
         wanted[layout.owners] = True
         mine = np.flatnonzero((self._end_piece >= first) & (self._end_piece < last) & wanted[owner])
-        piece, chunk = self._end_piece[mine], self._end_chunk[mine]
+        piece = self._end_piece[mine]
+        chunk = self._end_chunk[mine]
         bands, kept = tight(self._ends[mine])
-        piece, chunk = piece[kept], chunk[kept]
+        piece = piece[kept]
+        chunk = chunk[kept]
         return (
             shift_bands(bands, to_local[self._chunk[piece]], to_local[chunk]),
             owner[mine][kept],
@@ -200,7 +217,8 @@ class StripedPartition(MaskPartition):
     def areas(self) -> np.ndarray:
         q0, q1, k0, k1, lo, hi = self._bands.T
         # rows in which row ends begin or stop moving
-        falls, rises = np.clip(k0 - lo, q0, q1), np.clip(k1 - hi - 1, q0, q1)
+        falls = np.clip(k0 - lo, q0, q1)
+        rises = np.clip(k1 - hi - 1, q0, q1)
         upper = self._sum_of_ends(q0, rises, hi + 1, True) + self._sum_of_ends(rises, q1, k1, False)
         return upper - self._sum_of_ends(q0, falls, k0, False) - self._sum_of_ends(falls, q1, lo, True)
 
@@ -213,9 +231,12 @@ class StripedPartition(MaskPartition):
             column: of each band; counted from the row if `moving`.
         """
         some = start < end
-        start, end, column = start[some], end[some], column[some]
+        start = start[some]
+        end = end[some]
+        column = column[some]
         before = self.sharding.num_before(start)
-        num_rows, ranks = self.sharding.num_before(end) - before, np.arange(self.sharding.world)
+        num_rows = self.sharding.num_before(end) - before
+        ranks = np.arange(self.sharding.world)
         limit = column[:, None] + ranks if moving else np.repeat(column[:, None], len(ranks), axis=1)
         rounds, rest = np.divmod(limit, self.sharding.world)
         rounds *= num_rows
@@ -252,7 +273,8 @@ class StripedPartition(MaskPartition):
         return TokenRanges.union(rank, start, end, self.sharding.seqlen)
 
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
-        layout, world = KvLayout(keys), self.sharding.world
+        layout = KvLayout(keys)
+        world = self.sharding.world
         owner, band = (
             index.ravel() for index in np.meshgrid(layout.owners, np.arange(len(self._bands)), indexing="ij")
         )
@@ -260,11 +282,13 @@ class StripedPartition(MaskPartition):
         offset = owner - rank
         b[:, [Q0, Q1]] = -((rank - b[:, [Q0, Q1]]) // world)
         b[:, 2:4] = -((owner[:, None] - b[:, 2:4]) // world)
-        low, high = np.abs(b[:, LO]) < INF, np.abs(b[:, HI]) < INF
+        low = np.abs(b[:, LO]) < INF
+        high = np.abs(b[:, HI]) < INF
         b[low, LO] = -((offset[low] - b[low, LO]) // world)
         b[high, HI] = (b[high, HI] - offset[high]) // world
         b, kept = tight(b)
-        b, group = layout.place(b, owner[kept]), self._group[band[kept]]
+        b = layout.place(b, owner[kept])
+        group = self._group[band[kept]]
         return self._mask_of_bands(
             rank, keys, [join_rectangles(b[group == number]) for number in range(self.mask.num_groups)]
         )

@@ -68,7 +68,8 @@ class HeadPlan:
         Args:
             num_groups: head groups of the mask.
         """
-        share, size = self.ranks[rank], self.num_kv_heads // num_groups
+        share = self.ranks[rank]
+        size = self.num_kv_heads // num_groups
         groups = range(share.kv.start // size, -(-share.kv.stop // size))
         whole = not share.expanded and share.kv.start % size == 0 and share.kv.stop % size == 0
         return groups if whole or len(groups) == 1 else None

@@ -97,15 +97,15 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
         if area[most] <= enough:
             break
         partners = np.argsort(area)[:SWAP_PARTNERS]
-        larger, one, taker, other = best_swap(
+        larger, given, taker, other = best_swap(
             held_work[most], held_work[partners], int(area[most]), area[partners], partners
         )
         if larger >= area[most]:
             break
-        less = held_work[most, one] - held_work[taker, other]
+        less = held_work[most, given] - held_work[taker, other]
         area[most], area[taker] = area[most] - less, area[taker] + less
         for rows in (held, held_work):
-            rows[most, one], rows[taker, other] = rows[taker, other], rows[most, one]
+            rows[most, given], rows[taker, other] = rows[taker, other], rows[most, given]
         for rank in (most, taker):
             order = held_work[rank].argsort(kind="stable")
             held[rank], held_work[rank] = held[rank][order], held_work[rank][order]
@@ -127,8 +127,10 @@ def best_swap(
     # All ranks are searched at once on one axis, on which the values of each rank lie above those of the
     # previous one. Values are twice the areas, so that half a difference is an integer.
     count, num_chunks = theirs.shape
-    rows, shares = np.arange(count)[:, None], their_areas[:, None]
-    apart, first = rows * (4 * our_area + 2), rows * num_chunks
+    rows = np.arange(count)[:, None]
+    shares = their_areas[:, None]
+    apart = rows * (4 * our_area + 2)
+    first = rows * num_chunks
     at = (2 * theirs + apart).ravel().searchsorted(2 * ours + (apart + shares - our_area))
     # nearest values below and above half the difference, for each of our chunks
     nearest: np.ndarray = np.empty((count, 2, num_chunks), dtype=at.dtype)
@@ -136,17 +138,19 @@ def best_swap(
     np.minimum(at, first + (num_chunks - 1), out=nearest[:, 1])
     less = ours - theirs.ravel()[nearest]
     larger = np.maximum(our_area - less, shares[..., None] + less).reshape(count, -1)
-    places, nearest = larger.argmin(axis=1).tolist(), nearest.reshape(count, -1)
+    places = larger.argmin(axis=1).tolist()
+    nearest = nearest.reshape(count, -1)
     return min(
-        (int(larger[row, place]), place % num_chunks, rank, int(nearest[row, place]) % num_chunks)
-        for row, (place, rank) in enumerate(zip(places, ranks.tolist(), strict=True))
+        (int(larger[row, column]), column % num_chunks, rank, int(nearest[row, column]) % num_chunks)
+        for row, (column, rank) in enumerate(zip(places, ranks.tolist(), strict=True))
     )
 
 
 def _chunks(mask: Mask, world: int, chunk: int) -> tuple[np.ndarray, np.ndarray, int]:
     """(lengths of equal chunks of about `chunk` tokens, their areas, chunks for each rank)."""
     per_rank = max(1, round(mask.seqlen_q / (world * chunk)))
-    lengths, key = even_lengths(mask.seqlen_q, world * per_rank), ("row areas", world * per_rank)
+    lengths = even_lengths(mask.seqlen_q, world * per_rank)
+    key = ("row areas", world * per_rank)
     if key not in mask.kept:
         mask.kept[key] = row_areas(mask, np.concatenate([[0], np.cumsum(lengths)]))
     return lengths, mask.kept[key], per_rank

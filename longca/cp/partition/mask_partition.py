@@ -42,7 +42,8 @@ class MaskPartition:
     """One mask on one sharding. Areas and counts are sums over the head groups of the mask."""
 
     def __init__(self, mask: Mask, sharding: Sharding) -> None:
-        self.mask, self.sharding = mask, sharding
+        self.mask = mask
+        self.sharding = sharding
         self.kept: dict[Hashable, Any] = {}
         """cache of objects that other modules derive from this partition, by their own keys"""
 
@@ -81,12 +82,13 @@ class MaskPartition:
         The order is that of a ring: the predecessor of r comes first. Indices of unneeded ranks are
         undefined.
         """
-        found, ranks = self.num_needed.copy(), np.arange(self.sharding.world)
-        np.fill_diagonal(found, 0)
+        needed = self.num_needed.copy()
+        ranks = np.arange(self.sharding.world)
+        np.fill_diagonal(needed, 0)
         # (rank, distance) → owner; of a rank and an owner, their distance too
         nearest = (ranks[:, None] - ranks) % self.sharding.world
-        before = np.cumsum(np.take_along_axis(found > 0, nearest, axis=1), axis=1) - 1
-        return found, np.take_along_axis(before, nearest, axis=1)
+        before = np.cumsum(np.take_along_axis(needed > 0, nearest, axis=1), axis=1) - 1
+        return needed, np.take_along_axis(before, nearest, axis=1)
 
     @cached_property
     def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +123,9 @@ class KvLayout:
         table = np.array(keys, dtype=np.int64).reshape(-1, 3)
         order = np.lexsort([table[:, 1], table[:, 0]])
         column = np.cumsum(table[:, 2] - table[:, 1]) - (table[:, 2] - table[:, 1])
-        self._owner, self._start, self._column = table[order, 0], table[order, 1], column[order]
+        self._owner = table[order, 0]
+        self._start = table[order, 1]
+        self._column = column[order]
 
     @property
     def owners(self) -> np.ndarray:

@@ -40,7 +40,8 @@ class TokenRanges:
         order."""
         apart = rank * (seqlen + 1)  # one axis for all ranks, on which ranges of different ranks never touch
         order = np.argsort(start + apart, kind="stable")
-        begin, reached = (start + apart)[order], np.maximum.accumulate((end + apart)[order])
+        begin = (start + apart)[order]
+        reached = np.maximum.accumulate((end + apart)[order])
         heads = np.flatnonzero(np.append(True, begin[1:] > reached[:-1])[: len(begin)])
         tails = np.append(heads[1:], len(begin))[: len(heads)] - 1
         owner = rank[order][heads]
@@ -56,7 +57,9 @@ class Sharding:
     """A permutation of S tokens over P ranks."""
 
     def __init__(self, name: str, seqlen: int, world: int) -> None:
-        self.name, self.seqlen, self.world = name, seqlen, world
+        self.name = name
+        self.seqlen = seqlen
+        self.world = world
 
     def ranges(self, rank: int) -> tuple[range, ...]:
         """The tokens of a rank as ascending ranges. A stripe is one range with a step."""
@@ -114,7 +117,8 @@ class ChunkedSharding(Sharding):
             lengths: of the chunks, in the order of the sequence. Empty chunks are dropped.
             owners: the rank of each chunk.
         """
-        length, owner = np.asarray(lengths, dtype=np.int64), np.asarray(owners, dtype=np.int64)
+        length = np.asarray(lengths, dtype=np.int64)
+        owner = np.asarray(owners, dtype=np.int64)
         super().__init__(name, int(length.sum()), world)
         self.owner = owner[length > 0]
         self.edges = np.concatenate([[0], np.cumsum(length[length > 0])])
@@ -134,10 +138,10 @@ class ChunkedSharding(Sharding):
 
     def num_before(self, tokens: np.ndarray) -> np.ndarray:
         chunk = self.chunk_of(tokens)
-        found = self._before_edges[chunk]
+        before = self._before_edges[chunk]
         inside = np.flatnonzero(tokens > self.edges[chunk])
-        found[inside, self.owner[chunk[inside]]] += tokens[inside] - self.edges[chunk[inside]]
-        return found
+        before[inside, self.owner[chunk[inside]]] += tokens[inside] - self.edges[chunk[inside]]
+        return before
 
     def num_before_on(self, tokens: np.ndarray, rank: int) -> np.ndarray:
         chunk = self.chunk_of(tokens)
@@ -154,7 +158,8 @@ class ChunkedSharding(Sharding):
         )
 
     def hulls(self, ranges: TokenRanges) -> tuple[np.ndarray, np.ndarray]:
-        start, end = self.num_before(ranges.start), self.num_before(ranges.end)
+        start = self.num_before(ranges.start)
+        end = self.num_before(ranges.end)
         some = start < end
         return (
             by_rank(np.minimum, ranges.rank, np.where(some, start, self.seqlen), self.world, self.seqlen),
@@ -211,11 +216,11 @@ class StripedSharding(Sharding):
 def by_rank(reduce: np.ufunc, rank: np.ndarray, rows: np.ndarray, world: int, initial: int) -> np.ndarray:
     """Reduces the rows (n, …) of each rank to one row, (P, …). `rank` must be ascending; ranks without rows
     get the initial value."""
-    found = np.full((world, *rows.shape[1:]), initial, dtype=rows.dtype)
+    table = np.full((world, *rows.shape[1:]), initial, dtype=rows.dtype)
     starts = np.flatnonzero(np.diff(rank, prepend=-1))
     if len(starts):
-        found[rank[starts]] = reduce.reduceat(rows, starts, axis=0)
-    return found
+        table[rank[starts]] = reduce.reduceat(rows, starts, axis=0)
+    return table
 
 
 def even_ranges(total: int, parts: int) -> tuple[range, ...]:

@@ -64,7 +64,8 @@ def merge(
     part_lse = part_lse.masked_fill(part_lse == torch.inf, -torch.inf)
     base = torch.maximum(lse_LH, part_lse)
     base = base.masked_fill(base == -torch.inf, 0.0)  # −inf minus −inf would be NaN
-    kept, new = (lse_LH - base).exp(), (part_lse - base).exp()
+    kept = (lse_LH - base).exp()
+    new = (part_lse - base).exp()
     total = kept + new
     share = new / total.masked_fill(total == 0, 1.0)
     out_LHD.lerp_(part_LHD.to(out_LHD.dtype), share[..., None])
@@ -91,18 +92,18 @@ def contributions_of(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) 
     seen = np.array([_active_units(start, mask, num_rows) for start, _, mask in steps.values()])
     seen = seen.reshape(len(steps), -(-num_rows // UNIT_ROWS))
     is_first, is_last = (np.cumsum(seen[::way], axis=0)[::way] == 1 for way in (1, -1))
-    found = {}
+    contributions = {}
     for index, (number, (start, end, _)) in enumerate(steps.items()):
         kinds = {
             (first, last): seen[index] & (is_first[index] == first) & (is_last[index] == last)
             for first, last in product((True, False), repeat=2)
         }
-        found[number] = tuple(
+        contributions[number] = tuple(
             Contribution(first, last, _row_ranges(units, start, end))
             for (first, last), units in kinds.items()
             if units.any()
         )
-    return Contributions(found, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
+    return Contributions(contributions, bool(seen.any(axis=0).all()), bool((seen.sum(axis=0) > 1).any()))
 
 
 def _active_units(start: int, mask: Mask, num_rows: int) -> np.ndarray:
@@ -120,8 +121,8 @@ def _active_units(start: int, mask: Mask, num_rows: int) -> np.ndarray:
 def _row_ranges(units: np.ndarray, start: int, end: int) -> tuple[tuple[int, int], ...] | None:
     """The rows of these units, relative to `start`; None if they are all rows up to `end`."""
     edges = np.flatnonzero(np.diff(units.astype(np.int8), prepend=0, append=0)) * UNIT_ROWS
-    found = tuple((int(first) - start, min(int(last), end) - start) for first, last in edges.reshape(-1, 2))
-    return None if found == ((0, end - start),) else found
+    ranges = tuple((int(first) - start, min(int(last), end) - start) for first, last in edges.reshape(-1, 2))
+    return None if ranges == ((0, end - start),) else ranges
 
 
 class OutputAccumulator:
@@ -134,7 +135,9 @@ class OutputAccumulator:
         Args:
             contributions: of all steps, for kernels that merge.
         """
-        self.q_LHD, self._num_steps, self._contributions = q_LHD, num_steps, contributions
+        self.q_LHD = q_LHD
+        self._num_steps = num_steps
+        self._contributions = contributions
         self.waiting: tuple[slice, LocalCall, Forward] | None = None
         """rows, call and result of a step, in the kernel's layout, until `add`"""
         self._total: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -162,7 +165,8 @@ class OutputAccumulator:
         """Merges the pending result, if any."""
         if self.waiting is None:
             return
-        (rows, call, result), self.waiting = self.waiting, None
+        rows, call, result = self.waiting
+        self.waiting = None
         out, lse = call.from_layout(result)
         if self._total is None and _all_rows(rows, self.q_LHD):
             out = out if self._num_steps == 1 else out.float()
@@ -186,7 +190,8 @@ class DqAccumulator:
         Args:
             contributions: of all steps, for kernels that merge.
         """
-        self.q_LHD, self._contributions = q_LHD, contributions
+        self.q_LHD = q_LHD
+        self._contributions = contributions
         self.waiting: tuple[slice, torch.Tensor, bool] | None = None
         """rows of a step, its dq, and True for the last step, until `add`"""
         self._total: torch.Tensor | None = None
@@ -208,7 +213,8 @@ class DqAccumulator:
 
         if self.waiting is None:
             return
-        (rows, dq, last), self.waiting = self.waiting, None
+        rows, dq, last = self.waiting
+        self.waiting = None
         if self._total is None and _all_rows(rows, self.q_LHD):
             self._total, self._result = (None, dq) if last else (dq.float(), None)
             return

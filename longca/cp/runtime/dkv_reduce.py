@@ -64,7 +64,9 @@ class DkvReduce:
             ),
         ]
         """for each step, its collective; None for point-to-point messages"""
-        self.ranks, self.receive_buffers, self.stream = ranks, receive_buffers, comm.stream(STREAM)
+        self.ranks = ranks
+        self.receive_buffers = receive_buffers
+        self.stream = comm.stream(STREAM)
         self.num_keys = max(sum(map(len, transfers)) for transfers in self.receives)
         """the largest number of keys whose gradients are received after one step"""
         for name in (*buffer_names(STREAM, 0), *buffer_names(STREAM, 1)):
@@ -81,7 +83,8 @@ class DkvReduceInFlight:
     def __init__(self, reduce: DkvReduce, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
         import torch
 
-        self._reduce, self._dtype = reduce, k_LGD.dtype
+        self._reduce = reduce
+        self._dtype = k_LGD.dtype
         self._sums = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k_LGD, v_LGD))
         self._buffers = [
             tuple(
@@ -109,7 +112,8 @@ class DkvReduceInFlight:
         """
         reduce = self._reduce
         parts = tuple(x.contiguous() for x in (dk, dv) if x is not None)
-        parity, all_to_all = number % 2, reduce.all_to_alls[number]
+        parity = number % 2
+        all_to_all = reduce.all_to_alls[number]
         if all_to_all is not None:
             messages = all_to_all.post(
                 reduce.stream, parts or [x[:0] for x in self._buffers[parity]], self._buffers[parity]

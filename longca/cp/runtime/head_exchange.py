@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 HeadRanges = Sequence[range]  # heads of one tensor that each rank of the group works on
 # comm streams: results must not wait for chunks that have not arrived
-TO_HEADS, TO_TOKENS = "heads", "tokens"
+TO_HEADS = "heads"
+TO_TOKENS = "tokens"
 
 
 class HeadExchange:
@@ -47,17 +48,17 @@ class HeadExchange:
     def __init__(
         self, comm: Comm, ranks: Sequence[int], tokens: Sequence[range], receive_buffers: ReceiveBuffers
     ) -> None:
-        self.index, self.ranks, self.receive_buffers = (
-            list(ranks).index(comm.rank),
-            list(ranks),
-            receive_buffers,
-        )
+        self.index = list(ranks).index(comm.rank)
+        self.ranks = list(ranks)
+        self.receive_buffers = receive_buffers
         self.num_tokens_of = [len(part) for part in tokens]
         self.num_tokens = sum(map(len, tokens))
         self.own_tokens = _slice(tokens[self.index])
-        self.num_own_tokens, self._world = len(tokens[self.index]), comm.world
+        self.num_own_tokens = len(tokens[self.index])
+        self._world = comm.world
         # streams over symmetric memory have no `all_to_all`: there, receive buffers are fixed
-        self.to_heads_stream, self.to_tokens_stream = comm.stream(TO_HEADS), comm.stream(TO_TOKENS)
+        self.to_heads_stream = comm.stream(TO_HEADS)
+        self.to_tokens_stream = comm.stream(TO_TOKENS)
         self.others = [
             (index, rank, _slice(tokens[index])) for index, rank in enumerate(ranks) if index != self.index
         ]
@@ -87,14 +88,14 @@ class HeadExchange:
             keep: True if the result is needed beyond the next call with this number.
         """
         names = [f"{TO_HEADS} {chunk} {slot}" for slot in range(len(tensors))]
-        found = [
+        received = [
             self.receive_buffers.empty(name, (self.num_tokens, len(ranges[self.index]), x.shape[2]), x)
             for name, x, ranges in zip(names, tensors, heads, strict=True)
         ]
         if not self.receive_buffers.fixed:
             moving = [
                 (x, target, ranges)
-                for x, target, ranges in zip(tensors, found, heads, strict=True)
+                for x, target, ranges in zip(tensors, received, heads, strict=True)
                 if any(map(len, ranges))
             ]
             messages = self.to_heads_stream.all_to_all(  # pyright: ignore[reportAttributeAccessIssue]
@@ -109,7 +110,7 @@ class HeadExchange:
                     for x, _, ranges in moving
                 ],
             )
-            return HeadsInFlight(found, messages, None)
+            return HeadsInFlight(received, messages, None)
         sends = [
             (
                 rank,
@@ -120,11 +121,11 @@ class HeadExchange:
             for name, x, ranges in zip(names, tensors, heads, strict=True)
         ]
         messages = self.to_heads_stream.post(
-            sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in found]
+            sends, [(rank, x[tokens]) for _, rank, tokens in self.others for x in received]
         )
-        for x, target, ranges in zip(tensors, found, heads, strict=True):
+        for x, target, ranges in zip(tensors, received, heads, strict=True):
             target[self.own_tokens].copy_(x[:, _slice(ranges[self.index])])
-        return HeadsInFlight(found, messages, self.receive_buffers.keep if keep else None)
+        return HeadsInFlight(received, messages, self.receive_buffers.keep if keep else None)
 
     def sizes(self, of_group: Iterable[int]) -> list[int]:
         """Sizes by rank of the job, from those of the group's ranks; 0 for others."""
@@ -155,7 +156,9 @@ class HeadsInFlight:
         messages: Pending,
         keep: Callable[[torch.Tensor], torch.Tensor] | None,
     ) -> None:
-        self._tensors, self._messages, self._keep = tensors, messages, keep
+        self._tensors = tensors
+        self._messages = messages
+        self._keep = keep
 
     def wait(self) -> list[torch.Tensor]:
         """The received tensors, available in the order of the current stream."""
@@ -181,7 +184,9 @@ class HeadGather:
         """
         import torch
 
-        self._exchange, self._dtype, self._shared = exchange, like.dtype, shared
+        self._exchange = exchange
+        self._dtype = like.dtype
+        self._shared = shared
         self._totals = [
             like.new_zeros(len(like), count, like.shape[2], dtype=torch.float32)
             if sums
@@ -229,8 +234,13 @@ class HeadGather:
 
     def _post_blocks(self, tensors: Sequence[torch.Tensor], heads: Sequence[HeadRanges]) -> Posted:
         """Sends a message for each peer and tensor, to its block of the receiver's buffer."""
-        exchange, sends, blocks, receives = self._exchange, [], [], []
-        name, head_dim, self._parity = f"{TO_TOKENS} {self._parity}", tensors[0].shape[2], 1 - self._parity
+        exchange = self._exchange
+        sends = []
+        blocks = []
+        receives = []
+        name = f"{TO_TOKENS} {self._parity}"
+        head_dim = tensors[0].shape[2]
+        self._parity = 1 - self._parity
         rows = exchange.block_rows(exchange.index, heads)
         buffer = exchange.receive_buffers.empty(name, (sum(rows.values()), head_dim), tensors[0])
         for (sender, slot), block in zip(rows, buffer.split(list(rows.values())), strict=True):
@@ -263,7 +273,8 @@ class HeadGather:
 
     def _put(self, slot: int, ranges: HeadRanges, block: torch.Tensor) -> None:
         """Copies the concatenated heads of several ranks into a tensor."""
-        block, start = block.reshape(-1), 0
+        block = block.reshape(-1)
+        start = 0
         for target in heads_of(self._totals[slot], ranges):
             part = block[start : start + target.numel()].view(target.shape)
             _ = target.add_(part) if self._shared[slot] else target.copy_(part)
@@ -273,20 +284,23 @@ class HeadGather:
 def packed(x_LHD: torch.Tensor, ranges: HeadRanges) -> torch.Tensor:
     """The concatenated heads of each rank, 1-d."""
     parts = heads_of(x_LHD, ranges)
-    found, start = x_LHD.new_empty(sum(part.numel() for part in parts)), 0
+    buffer = x_LHD.new_empty(sum(part.numel() for part in parts))
+    start = 0
     for part in parts:
-        found[start : start + part.numel()].view(part.shape).copy_(part)
+        buffer[start : start + part.numel()].view(part.shape).copy_(part)
         start += part.numel()
-    return found
+    return buffer
 
 
 def heads_of(x_LHD: torch.Tensor, ranges: HeadRanges) -> list[torch.Tensor]:
     """Views of each rank's heads, L × h × D, or a single view, ranks × L × h × D, if they are evenly spaced,
     for a single copy."""
-    starts, counts = [heads.start for heads in ranges], {len(heads) for heads in ranges}
+    starts = [heads.start for heads in ranges]
+    counts = {len(heads) for heads in ranges}
     apart = {later - earlier for earlier, later in pairwise(starts)}
     if len(counts) == len(apart) == 1 and min(apart) >= max(counts):
-        stride, (num_tokens, _, head_dim) = x_LHD.stride(), x_LHD.shape
+        stride = x_LHD.stride()
+        num_tokens, _, head_dim = x_LHD.shape
         return [
             x_LHD.as_strided(
                 (len(ranges), num_tokens, *counts, head_dim),

@@ -56,8 +56,12 @@ class HeadPipeline:
         calls: Sequence[LocalAttention | None],
         keeps: bool,
     ) -> None:
-        self._exchange, self._chunks, self._calls, self._keeps = exchange, chunks, calls, keeps
-        self._num_q_heads, self._num_kv_heads = chunks[0].heads.num_q_heads, chunks[0].heads.num_kv_heads
+        self._exchange = exchange
+        self._chunks = chunks
+        self._calls = calls
+        self._keeps = keeps
+        self._num_q_heads = chunks[0].heads.num_q_heads
+        self._num_kv_heads = chunks[0].heads.num_kv_heads
         # over all chunks: ranks with copies of a KV head may return its gradients after different chunks
         self._shared = sum(len(heads) for chunk in chunks for heads in chunk.leaving) > self._num_kv_heads
 
@@ -73,7 +77,8 @@ class HeadPipeline:
             for number, chunk in enumerate(self._chunks)
         ]
         gather = HeadGather(self._exchange, [self._num_q_heads], [False], q_LHD)
-        saved, keys = [], []
+        saved = []
+        keys = []
         for chunk, call in zip(self._chunks, self._calls, strict=True):
             q, *received = in_flight.pop(0).wait()
             if chunk.arriving[self._exchange.index]:
@@ -123,5 +128,6 @@ class _KvHeadSums:
                 total.add_(grad)
         if not leaving:
             return [grad[:, :0] for grad in grads]
-        totals, self._totals = self._totals, []
+        totals = self._totals
+        self._totals = []
         return [total.to(grad.dtype) for total, grad in zip(totals, grads, strict=True)]

@@ -21,8 +21,8 @@ SUMMED = ("plan_ms", "compile_ms", "metadata_bytes")
 def sum_of_costs(prepared: Iterable[Prepared]) -> dict[str, float]:
     """The costs of several prepared kernels of one rank."""
     total: dict[str, float] = {}
-    for one in prepared:
-        for name, cost in one.costs.items():
+    for call in prepared:
+        for name, cost in call.costs.items():
             total[name] = total.get(name, 0.0) + cost if name in SUMMED else max(total.get(name, 0.0), cost)
     return total
 

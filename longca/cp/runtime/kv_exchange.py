@@ -53,7 +53,8 @@ class KvExchange:
         Args:
             row_bytes: of one key, without its value.
         """
-        self.ranks, self.receive_buffers = ranks, receive_buffers
+        self.ranks = ranks
+        self.receive_buffers = receive_buffers
         self.keeps_order = comm.keeps_order
         self.schedule = BufferSchedule(plan, rank, early=self.keeps_order)
         steps = self.schedule.comm_steps
@@ -96,7 +97,8 @@ class KvExchangeInFlight:
     """The exchange of one call."""
 
     def __init__(self, exchange: KvExchange, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
-        self._exchange, self._schedule = exchange, exchange.schedule
+        self._exchange = exchange
+        self._schedule = exchange.schedule
         self._buffers = {OWN: _Buffer((k_LGD, v_LGD))}
         for number, num_keys in enumerate(self._schedule.buffer_keys):
             k, v = (
@@ -132,14 +134,17 @@ class KvExchangeInFlight:
                 messages.wait()
 
     def _post(self, step: CommStep) -> None:
-        source, target = self._buffers[step.send_buffer], self._buffers[step.buffer]
+        source = self._buffers[step.send_buffer]
+        target = self._buffers[step.buffer]
         if step.sends:
             self._wait_unless_ordered([source.written], step.stream)
         if step.receives:
             self._wait_unless_ordered([target.written, *target.read], step.stream)
             target.read = []
-        exchange, index = self._exchange, step.number - 1
-        stream, received = exchange.streams[step.stream], [x[step.num_own_kv :] for x in target.keys]
+        exchange = self._exchange
+        index = step.number - 1
+        stream = exchange.streams[step.stream]
+        received = [x[step.num_own_kv :] for x in target.keys]
         all_to_all = exchange.all_to_alls[index]
         if all_to_all is not None:
             messages = all_to_all.post(
@@ -163,7 +168,8 @@ class KvExchangeInFlight:
     def _remember(self, step: CommStep, messages: Pending) -> None:
         """Records the buffers that messages read and write, and copies own keys in front of received ones if
         a kernel reads both."""
-        source, target = self._buffers[step.send_buffer], self._buffers[step.buffer]
+        source = self._buffers[step.send_buffer]
+        target = self._buffers[step.buffer]
         if step.num_own_kv and step.receives:
             for x, own in zip(target.keys, self._buffers[OWN].keys, strict=True):
                 x[: step.num_own_kv].copy_(own)
@@ -204,7 +210,8 @@ class AllToAll:
         self._sent, self._received = (
             _rows_by_rank(transfers, ranks, world) for transfers in (sends, receives)
         )
-        self._num_received, self._is_empty = sum(self._received), is_empty
+        self._num_received = sum(self._received)
+        self._is_empty = is_empty
         assert all(
             first.peer <= second.peer
             for transfers in (sends, receives)
@@ -283,15 +290,17 @@ def row_messages(
     transfers: Sequence[Transfer], tensors: Sequence[torch.Tensor], ranks: Sequence[int]
 ) -> list[Message]:
     """Messages with each tensor's rows for each transfer; the rows of transfers are concatenated."""
-    found, start = [], 0
+    messages = []
+    start = 0
     for transfer in transfers:
-        found += [(ranks[transfer.peer], x[start : start + len(transfer)]) for x in tensors]
+        messages += [(ranks[transfer.peer], x[start : start + len(transfer)]) for x in tensors]
         start += len(transfer)
-    return found
+    return messages
 
 
 def _needed_rows(plan: Plan, rank: int, number: int) -> slice:
-    held, needed = plan.held_kv(rank, number), plan.needed_kv(rank, number)
+    held = plan.held_kv(rank, number)
+    needed = plan.needed_kv(rank, number)
     start = needed[0][1] - held[0][1] if needed else 0
     return slice(start, start + sum(end - first for _, first, end in needed))
 
@@ -304,7 +313,7 @@ def _packed(x: torch.Tensor, transfers: Sequence[Transfer]) -> torch.Tensor:
 
 def _rows_by_rank(transfers: Sequence[Transfer], ranks: Sequence[int], world: int) -> list[int]:
     """Number of rows sent to, or received from, each rank of the job."""
-    found = [0] * world
+    sizes = [0] * world
     for transfer in transfers:
-        found[ranks[transfer.peer]] += len(transfer)
-    return found
+        sizes[ranks[transfer.peer]] += len(transfer)
+    return sizes

@@ -55,7 +55,9 @@ class PlanAttention:
         receive_buffers: ReceiveBuffers,
         problem: Problem,
     ) -> None:
-        self.plan, self._rank, self._problem = plan, rank, problem
+        self.plan = plan
+        self._rank = rank
+        self._problem = problem
         row_bytes = problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
         self._kv_exchange = KvExchange(plan, rank, ranks, comm, receive_buffers, row_bytes)
         self._dkv_reduce = (
@@ -72,7 +74,8 @@ class PlanAttention:
         import torch
 
         with torch.no_grad():
-            exchange, total = self._kv_exchange.start(k, v), self.steps.output_accumulator(q)
+            exchange = self._kv_exchange.start(k, v)
+            total = self.steps.output_accumulator(q)
             for number in range(self.plan.num_steps):
                 if number in self.steps.steps:
                     self.steps.forward(number, total, *exchange.wait_keys(number))
@@ -89,7 +92,8 @@ class PlanAttention:
         assert self._dkv_reduce is not None
         q, k, v, out, lse = saved
         with torch.no_grad():
-            exchange, reduce = self._kv_exchange.start(k, v), self._dkv_reduce.start(k, v)
+            exchange = self._kv_exchange.start(k, v)
+            reduce = self._dkv_reduce.start(k, v)
             total_dq = self.steps.dq_accumulator(q)
             for number in range(self.plan.num_steps):
                 dk = dv = None
@@ -101,7 +105,8 @@ class PlanAttention:
                 if dk is not None and dv is not None:
                     own = self.plan.num_own_kv(self._rank, number)
                     reduce.add_own(dk[:own], dv[:own])
-                    dk, dv = dk[own:], dv[own:]
+                    dk = dk[own:]
+                    dv = dv[own:]
                 if number:
                     reduce.post(number, dk, dv)
                 total_dq.add()

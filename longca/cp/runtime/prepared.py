@@ -44,7 +44,9 @@ class PreparedPlan(PreparedStrategy):
         Args:
             planning_ms: planning time of the work partition.
         """
-        mesh, plan, chunks = work.mesh, work.plan, work.chunks
+        mesh = work.mesh
+        plan = work.plan
+        chunks = work.chunks
         super().__init__(problem, TokenShard(mesh.positions(plan.sharding, comm.rank)))
         ring_rank, number = mesh.of(comm.rank)
         # collective, so it precedes work in which a single rank may fail
@@ -58,7 +60,8 @@ class PreparedPlan(PreparedStrategy):
         parts: dict[tuple[range, int, int], PlanAttention] = {}
         calls = []
         for chunk in chunks:
-            heads, groups = chunk.heads.ranks[number], work.mask_groups(chunk, number)
+            heads = chunk.heads.ranks[number]
+            groups = work.mask_groups(chunk, number)
             assert not heads.expanded, "the mesh divides KV heads evenly"
             key = groups, len(heads.q), len(heads.kv)
             if key not in parts:
@@ -91,7 +94,7 @@ class PreparedPlan(PreparedStrategy):
             parts: the distinct parts.
             calls: the part of each chunk.
         """
-        prepared = [one for part in parts for one in part.steps.prepared]
+        prepared = [call for part in parts for call in part.steps.prepared]
         schedule_ms = planning_ms + sum(part.steps.masks_ms for part in parts)
         costs = sum_of_costs(prepared)
         areas = np.sum([part.plan.step_areas.sum(axis=1) for part in calls], axis=0)
@@ -103,7 +106,7 @@ class PreparedPlan(PreparedStrategy):
             "area_imbalance": float(areas.max() * len(areas) / max(areas.sum(), 1)),
         }
         self.notes += dict.fromkeys(
-            [f"tokens: {parts[0].plan.sharding.name}", *(note for one in prepared for note in one.notes)]
+            [f"tokens: {parts[0].plan.sharding.name}", *(note for call in prepared for note in call.notes)]
         )
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
@@ -129,7 +132,8 @@ class PreparedHeads(PreparedStrategy):
         tokens = even_ranges(problem.mask.seqlen_q, comm.world)
         mine = tokens[comm.rank]
         super().__init__(problem, TokenShard(np.arange(mine.start, mine.stop, dtype=np.int64)))
-        receive_buffers, chunks = comm.receive_buffers(), work.chunks
+        receive_buffers = comm.receive_buffers()
+        chunks = work.chunks
         exchange = HeadExchange(comm, range(comm.world), tokens, receive_buffers)
         exchange.reserve(chunks, problem)
         receive_buffers.allocate()
@@ -190,7 +194,8 @@ class HeadCall:
 
         from longca.ops.transfer import on_device
 
-        self.prepared, self._num_kv_heads = prepared, len(heads.kv)
+        self.prepared = prepared
+        self._num_kv_heads = len(heads.kv)
         self._copies = (
             on_device([torch.tensor(heads.local_kv)], prepared.problem.device)[0] if heads.expanded else None
         )

@@ -142,10 +142,9 @@ def active_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
             if len(seen)
         )
     else:
-        bands, unit = np.concatenate(mask.groups), UNIT_ROWS if merging else 1
-        start, end = (
-            int(bands[:, Q0].min()) // unit * unit,
-            min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q),
-        )
+        bands = np.concatenate(mask.groups)
+        unit = UNIT_ROWS if merging else 1
+        start = int(bands[:, Q0].min()) // unit * unit
+        end = min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
     whole = start == 0 and end == mask.seqlen_q
     return start, end, mask if whole else mask.crop((start, end), (0, mask.seqlen_k))

@@ -62,7 +62,8 @@ class BufferSchedule:
                 still arriving. This requires comm streams that keep their order without the host. Otherwise
                 transfers are posted one step ahead.
         """
-        self._plan, self._rank = plan, rank
+        self._plan = plan
+        self._rank = rank
         self._readers: list[list[int]] = [[] for _ in range(plan.num_steps)]
         """for each step, the later steps for which its KV is forwarded"""
         for number in range(1, plan.num_steps):
@@ -88,8 +89,10 @@ class BufferSchedule:
         return [self._comm_step(number) for number in range(1, self._plan.num_steps)]
 
     def _comm_step(self, number: int) -> CommStep:
-        plan, rank = self._plan, self._rank
-        origin, sends = plan.forwarded_from(number), tuple(plan.sends(rank, number))
+        plan = self._plan
+        rank = self._rank
+        origin = plan.forwarded_from(number)
+        sends = tuple(plan.sends(rank, number))
         send_start = plan.held_kv(rank, origin)[0][1] if sends and origin else 0
         return CommStep(
             number,
@@ -106,11 +109,12 @@ class BufferSchedule:
     @cached_property
     def buffer_keys(self) -> list[int]:
         """Capacity of each buffer in KV tokens."""
-        found, received = [0] * len(self._last_step), self._plan.received_kv[self._rank].tolist()
+        keys = [0] * len(self._last_step)
+        received = self._plan.received_kv[self._rank].tolist()
         for number in range(1, self._plan.num_steps):
             num_keys = self._plan.num_own_kv(self._rank, number) + received[number] if received[number] else 0
-            found[self._buffer[number]] = max(found[self._buffer[number]], num_keys)
-        return found
+            keys[self._buffer[number]] = max(keys[self._buffer[number]], num_keys)
+        return keys
 
     @cached_property
     def _posted(self) -> dict[int, list[CommStep]]:

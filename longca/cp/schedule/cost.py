@@ -109,7 +109,7 @@ def costs_of(plans: Sequence[Plan], costs: UnitCosts) -> list[PlanCost]:
         else _gather_s(compute, transfer)
     )
     slowest = (compute.sum(axis=2).max(axis=1), transfer.sum(axis=2).max(axis=1), total)
-    return [PlanCost(*one) for one in zip(*(seconds.tolist() for seconds in slowest), strict=True)]
+    return [PlanCost(*values) for values in zip(*(seconds.tolist() for seconds in slowest), strict=True)]
 
 
 def _gather_s(compute: np.ndarray, transfer: np.ndarray) -> np.ndarray:
@@ -129,9 +129,12 @@ def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.nda
         np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves)
     )
     nothing: np.ndarray = np.zeros_like(work[0])
-    done, there, streams = [nothing, work[0]], [nothing], dict[str, np.ndarray]()
+    done = [nothing, work[0]]
+    there = [nothing]
+    streams = dict[str, np.ndarray]()
     for number in range(1, plan.num_steps):
-        senders, free = plan.senders(number), streams.get(plan.stream(number), nothing)
+        senders = plan.senders(number)
+        free = streams.get(plan.stream(number), nothing)
         ready = np.maximum(free, done[number - 1]) if number > 2 else free
         begins = np.maximum(ready, np.maximum(ready, there[plan.forwarded_from(number)])[:, senders])
         there.append(np.where(moving[number], begins + messages[number], 0))
@@ -159,7 +162,8 @@ def head_pipeline(
             the other axes.
     """
     work, arriving, leaving = (np.asarray(seconds) for seconds in (work_s, arriving_s, leaving_s))
-    now, arrived = np.zeros(work.shape[1:]), np.cumsum(arriving, axis=0)
+    now = np.zeros(work.shape[1:])
+    arrived = np.cumsum(arriving, axis=0)
     link = arrived[-1]
     for there, seconds, message_s in zip(arrived, work, leaving, strict=True):
         now = np.maximum(now, there) + seconds

@@ -66,9 +66,9 @@ class GatherPlan(Plan):
                 f"own; not in {stages}"
             )
         self.num_steps = 1 + max(stages, 1)
-        self._num_kv, place = partition.remote_needed
+        self._num_kv, rank_order = partition.remote_needed
         num_remote = (self._num_kv > 0).sum(axis=1, keepdims=True)
-        self._step = np.where(self._num_kv > 0, 1 + place * stages // np.maximum(num_remote, 1), -1)
+        self._step = np.where(self._num_kv > 0, 1 + rank_order * stages // np.maximum(num_remote, 1), -1)
         """the step in which a rank uses an owner's KV, (P, P) by (rank, owner); −1 for never"""
         np.fill_diagonal(self._step, 0 if stages else 1)
         there = self._step >= 0
@@ -87,9 +87,9 @@ class GatherPlan(Plan):
     def _by_step(self, counts: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """The counts (n,) summed by rank and step, (P, T), in one pass, since there may be as many steps as
         ranks."""
-        found = np.zeros(self.world * self.num_steps, dtype=counts.dtype)
-        np.add.at(found, ranks * self.num_steps + steps, counts)
-        return found.reshape(self.world, self.num_steps)
+        sums = np.zeros(self.world * self.num_steps, dtype=counts.dtype)
+        np.add.at(sums, ranks * self.num_steps + steps, counts)
+        return sums.reshape(self.world, self.num_steps)
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
@@ -147,7 +147,8 @@ class GatherPlan(Plan):
         first, last = self.partition.needed_keys.of(rank)
         start, end = (self.sharding.num_before(side)[:, owners].T for side in (first, last))
         owner, number = np.nonzero(start < end)
-        start, end = start[owner, number], end[owner, number]
+        start = start[owner, number]
+        end = end[owner, number]
         goes_on = (owner[1:] == owner[:-1]) & (start[1:] == end[:-1])
         heads = np.flatnonzero(np.append(True, ~goes_on)[: len(owner)])
         tails = np.append(heads[1:], len(owner))[: len(heads)] - 1

@@ -139,18 +139,18 @@ def _split_share(share: RankHeads, ratio: int, weights: ChunkWeights, parts: int
         for number in range(parts)
         if len(part) * number % parts == 0
     }
-    found = []
+    ranges = []
     for start, end in pairwise(_nearest_edges(share.q, weights, sorted(borders | fine))):
         # edges inside of a KV head that begins or ends in another chunk
         inside = [edge for edge in borders if start < edge < end]
         cuts = {min(inside)} if inside and start not in borders else set()
         cuts |= {max(inside)} if inside and end not in borders else set()
-        found += pairwise([start, *sorted(cuts), end])
-    for start, end in found:
+        ranges += pairwise([start, *sorted(cuts), end])
+    for start, end in ranges:
         whole = next(part for part in of_kv_heads if start in part)
         if end <= whole.stop and len(whole) % (end - start):
             return None
-    return [share_of(range(start, end), ratio) for start, end in found]
+    return [share_of(range(start, end), ratio) for start, end in ranges]
 
 
 def _nearest_edges(heads: range, weights: ChunkWeights, allowed: list[int]) -> list[int]:

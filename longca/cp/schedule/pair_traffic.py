@@ -52,7 +52,8 @@ class PairTraffic:
             of_share = [(leaving, arriving) for arriving, leaving in of_share]
         for sender in range(mesh.world):
             for receiver in set(mesh.group(sender)) - {sender}:
-                arriving, leaving = of_share[mesh.of(receiver)[1]][0], of_share[mesh.of(sender)[1]][1]
+                arriving = of_share[mesh.of(receiver)[1]][0]
+                leaving = of_share[mesh.of(sender)[1]][1]
                 heads[sender, receiver] = (tokens[sender] * arriving + tokens[receiver] * leaving) * row_bytes
         moved, in_steps = PlanTraffic.of(plan).tokens(backward=call.direction == "bwd")
         for number, share in enumerate(shares):

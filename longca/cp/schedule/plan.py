@@ -167,7 +167,8 @@ class Plan:
     """KV tokens that a rank sends for each step, (P, T) int64"""
 
     def __init__(self, partition: MaskPartition, schedule: Schedule) -> None:
-        self.partition, self.schedule = partition, schedule
+        self.partition = partition
+        self.schedule = schedule
         self.world = partition.sharding.world
 
     @property

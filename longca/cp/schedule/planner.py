@@ -35,7 +35,9 @@ class Planner:
             candidates: names of candidate shardings; the first of equally cheap ones is chosen.
             kept: number of cached plans.
         """
-        self.costs, self.candidates, self._max_kept = costs, tuple(candidates), kept
+        self.costs = costs
+        self.candidates = tuple(candidates)
+        self._max_kept = kept
         self._kept: OrderedDict[tuple, ScoredPlan] = OrderedDict()
         self._partitions: dict[tuple[str, int, str], MaskPartition] = {}
         """for the last mask and number of ranks, since strategies try several schedules in sequence; 40 MB
@@ -54,8 +56,8 @@ class Planner:
         """`plan`, with its estimated cost."""
         key = mask.digest, world, schedule, sharding
         if key not in self._kept:
-            one = [sharding] if sharding != BEST else None
-            self._kept[key] = self.choices(mask, world, schedule, one)[0]
+            only = [sharding] if sharding != BEST else None
+            self._kept[key] = self.choices(mask, world, schedule, only)[0]
             if len(self._kept) > self._max_kept:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)

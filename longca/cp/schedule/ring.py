@@ -63,15 +63,18 @@ class RingOrder:
         Raises:
             ValueError: the schedule's options do not fit this number of ranks.
         """
-        window, self.two_way = schedule.window, schedule.two_way
+        window = schedule.window
+        self.two_way = schedule.two_way
         if window is not None and (window < 1 or world % window or self.two_way):
             raise ValueError(
                 f"{world} ranks are no whole number of windows of {window}"
                 if not self.two_way
                 else "a double ring goes one way: leave `window` or `two_way` out"
             )
-        self.world, self.window = world, window or world
-        ranks, steps = np.arange(world)[:, None], np.arange(world)
+        self.world = world
+        self.window = window or world
+        ranks = np.arange(world)[:, None]
+        steps = np.arange(world)
         self.before = self._forwarded_from(steps)
         """`Plan.forwarded_from` of each step; 0 for step 0"""
         self.owner = self._walk(ranks, steps, -1)
@@ -128,12 +131,12 @@ class RingPlan(Plan):
 
     def __init__(self, partition: MaskPartition, schedule: Ring, order: RingOrder) -> None:
         super().__init__(partition, schedule)
-        self.num_steps, self._order = self.world, order
-        ranks, steps = np.arange(self.world)[:, None], np.arange(self.world)
-        self.step_areas, self.step_band_rows = (
-            partition.areas[ranks, order.owner],
-            partition.band_rows[ranks, order.owner],
-        )
+        self.num_steps = self.world
+        self._order = order
+        ranks = np.arange(self.world)[:, None]
+        steps = np.arange(self.world)
+        self.step_areas = partition.areas[ranks, order.owner]
+        self.step_band_rows = partition.band_rows[ranks, order.owner]
         self._needed = partition.needed_hulls
         self._start, self._end = self._held_ranges()
         self.received_kv = np.maximum(self._end - self._start, 0)
@@ -152,7 +155,8 @@ class RingPlan(Plan):
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
             return self._own_kv(rank)
-        start, end = int(self._start[rank, number]), int(self._end[rank, number])
+        start = int(self._start[rank, number])
+        end = int(self._end[rank, number])
         return ((int(self._order.owner[rank, number]), start, end),) if start < end else ()
 
     def needed_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
@@ -186,7 +190,8 @@ class RingPlan(Plan):
         return StepMessages.of(ranks, self.senders(number) if number else ranks, self.received_kv[:, number])
 
     def dkv_messages(self, number: int) -> StepMessages:
-        ranks, owner = np.arange(self.world), self._order.owner[:, number]
+        ranks = np.arange(self.world)
+        owner = self._order.owner[:, number]
         width = np.maximum(self._needed[1][ranks, owner] - self._needed[0][ranks, owner], 0)
         return StepMessages.of(owner, ranks, width * (number > 0))
 
@@ -198,7 +203,8 @@ class RingPlan(Plan):
     def _held_ranges(self) -> tuple[np.ndarray, np.ndarray]:
         """(start, end) of the KV that a rank receives for each step, (P, T) each: for itself and for all
         later ranks."""
-        order, owners = self._order, np.arange(self.world)
+        order = self._order
+        owners = np.arange(self.world)
         start, end = (hull[order.holder.T, owners] for hull in self._needed)  # by step and owner
         order.spread_back(start, np.minimum)
         order.spread_back(end, np.maximum)

@@ -78,7 +78,8 @@ class PlanTraffic:
         """(tokens whose KV or, `backward`, dK and dV is sent, number of steps with such transfers), (P, P)
         int64 each by (receiver, sender)."""
         world = len(self.computes)
-        moved, hops = np.zeros((world, world), dtype=np.int64), np.zeros((world, world), dtype=np.int64)
+        moved = np.zeros((world, world), dtype=np.int64)
+        hops = np.zeros((world, world), dtype=np.int64)
         for step in self.kv:
             hops[step.receiver, step.sender] += 1
         for step in (*self.kv, *(self.dkv if backward else ())):
@@ -130,7 +131,8 @@ def timeline(
         message_s: seconds of a batch in addition to its tokens; for several speeds (S,).
         backward: True if dK and dV are sent to their owners.
     """
-    num_steps, shape = step_s.shape[1], kv_s.shape[:-1]
+    num_steps = step_s.shape[1]
+    shape = kv_s.shape[:-1]
     batches = _Batches(kv_s, np.asarray(message_s)[..., None])
     done, arrived, home = (np.zeros((number, *shape)) for number in (num_steps + 1, num_steps, num_steps + 1))
     for number in range(num_steps):
@@ -156,7 +158,8 @@ class _Batches:
             kv_s: (P, P) or (S, P, P).
             message_s: (1,) or (S, 1).
         """
-        self._kv_s, self._message_s = kv_s, message_s
+        self._kv_s = kv_s
+        self._message_s = message_s
         self._free: dict[str, np.ndarray] = {}
         """for each stream, the end of each rank's last batch"""
         self.moving_s = np.zeros(kv_s.shape[:-1])
@@ -177,7 +180,8 @@ class _Batches:
         free = self._free.setdefault(stream, nothing)
         if not len(step.tokens):
             return nothing, nothing
-        receiver, sender = step.receiver, step.sender
+        receiver = step.receiver
+        sender = step.sender
         seconds = step.tokens * self._kv_s[..., receiver, sender]
         incoming, outgoing = (self._by_rank(np.add, step, side, seconds) for side in (receiver, sender))
         begins = np.maximum(ready, free)
@@ -187,7 +191,8 @@ class _Batches:
             + np.maximum(incoming, self._latest(step, receiver, outgoing[..., sender]))
             + self._message_s
         )
-        arrived, own_s = nothing.copy(), nothing.copy()
+        arrived = nothing.copy()
+        own_s = nothing.copy()
         arrived[..., receiver] = ends[..., receiver]
         over = np.maximum(arrived, self._latest(step, sender, arrived[..., receiver]))
         self._free[stream] = np.maximum(free, over)
@@ -211,15 +216,15 @@ class _Batches:
         Args:
             side: the rank of each message, its receiver or its sender.
         """
-        found: np.ndarray = np.zeros(self.moving_s.shape)
+        seconds: np.ndarray = np.zeros(self.moving_s.shape)
         if step.one_each:
-            found[..., side] = times
+            seconds[..., side] = times
         else:
             for of_ranks, of_messages in zip(
-                found.reshape(-1, found.shape[-1]), times.reshape(-1, len(side)), strict=True
+                seconds.reshape(-1, seconds.shape[-1]), times.reshape(-1, len(side)), strict=True
             ):
                 reduce.at(of_ranks, side, of_messages)
-        return found
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -247,7 +252,10 @@ class WorkTimeline:
         Args:
             steps: ranks of a head group that share one array of step times are computed once.
         """
-        self._work, self._call, self._steps, self._backward = work, call, steps, backward
+        self._work = work
+        self._call = call
+        self._steps = steps
+        self._backward = backward
         self._traffic: dict[range, PlanTraffic] = {}
         self._heads = np.array(
             [
@@ -266,27 +274,26 @@ class WorkTimeline:
     def at_each(self, speeds: Sequence[LinkSpeeds]) -> list[RankTimes]:
         """The times at each of these speeds, in one pass."""
         compute_s, (free_s, *total_s) = self._times([FREE, *speeds])
-        return [RankTimes(compute_s, free_s, one) for one in total_s]
+        return [RankTimes(compute_s, free_s, total) for total in total_s]
 
     def _times(self, speeds: Sequence[LinkSpeeds]) -> tuple[np.ndarray, np.ndarray]:
         """(compute seconds of each rank (P, N), its end at each speed (S, P, N))."""
-        mesh, num_chunks = self._work.mesh, len(self._work.chunks)
+        mesh = self._work.mesh
+        num_chunks = len(self._work.chunks)
         overlap = np.array([links.overlap_slowdown for links in speeds])[:, None]
-        compute_s, work_s = (
-            np.zeros((mesh.ring, mesh.heads)),
-            np.zeros((num_chunks, len(speeds), mesh.ring, mesh.heads)),
-        )
+        compute_s = np.zeros((mesh.ring, mesh.heads))
+        work_s = np.zeros((num_chunks, len(speeds), mesh.ring, mesh.heads))
         known: dict[Hashable, Timeline] = {}
-        for (place, head_rank), step_s in self._steps.items():
-            line = self._line(place, head_rank, step_s, speeds, known)
+        for (index, head_rank), step_s in self._steps.items():
+            line = self._line(index, head_rank, step_s, speeds, known)
             compute_s[:, head_rank] += line.compute_s
-            work_s[place, :, :, head_rank] = line.total_s(overlap)
+            work_s[index, :, :, head_rank] = line.total_s(overlap)
         arriving_s, leaving_s = self._all_to_all_s(speeds)
         return compute_s, head_pipeline(work_s, arriving_s, leaving_s, overlap[..., None])
 
     def _line(
         self,
-        place: int,
+        index: int,
         head_rank: int,
         step_s: np.ndarray,
         speeds: Sequence[LinkSpeeds],
@@ -294,9 +301,11 @@ class WorkTimeline:
     ) -> Timeline:
         """The timeline of one ring with one chunk of heads, shared by rings with equal work and equal
         placement on nodes."""
-        work, ranks = self._work, self._ranks[:, head_rank]
-        chunk = work.chunks[place]
-        groups, num_kv = work.mask_groups(chunk, head_rank), len(chunk.heads.ranks[head_rank].kv)
+        work = self._work
+        ranks = self._ranks[:, head_rank]
+        chunk = work.chunks[index]
+        groups = work.mask_groups(chunk, head_rank)
+        num_kv = len(chunk.heads.ranks[head_rank].kv)
         sizes = {links.ranks_per_node for links in speeds}
         key = id(step_s), groups, num_kv, *(np.diff(ranks // size).astype(bool).tobytes() for size in sizes)
         if key not in known:
@@ -315,7 +324,8 @@ class WorkTimeline:
     def _all_to_all_s(self, speeds: Sequence[LinkSpeeds]) -> Iterable[np.ndarray]:
         """(transfer seconds of each chunk to each rank, transfer seconds of its results), (chunks, S, P, N)
         each."""
-        mesh, ranks = self._work.mesh, self._ranks
+        mesh = self._work.mesh
+        ranks = self._ranks
         if mesh.heads == 1:
             return np.zeros((2, len(self._work.chunks), len(speeds), *ranks.shape))
         held = np.array(
@@ -324,7 +334,8 @@ class WorkTimeline:
                 for count in self._work.plan.sharding.num_tokens.tolist()
             ]
         )
-        head_s, message_s = np.zeros((len(speeds), *ranks.shape)), np.zeros((len(speeds), mesh.ring))
+        head_s = np.zeros((len(speeds), *ranks.shape))
+        message_s = np.zeros((len(speeds), mesh.ring))
         for number, links in enumerate(speeds):
             to_others = links.byte_s(ranks)
             mean_byte_s = (to_others.sum(axis=-1) - to_others.diagonal(axis1=1, axis2=2)) / (mesh.heads - 1)
@@ -361,8 +372,8 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
         ratio: work of a visible pair relative to that of a forward call.
     """
     plans: dict[range, Plan] = {}
-    found = {}
-    for place, chunk in enumerate(work.chunks):
+    times = {}
+    for index, chunk in enumerate(work.chunks):
         for head_rank in range(work.mesh.heads):
             num_heads = len(chunk.q[head_rank])
             if num_heads:
@@ -372,8 +383,8 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
                     num_heads, len(chunk.heads.ranks[head_rank].kv), call.head_dim, num_groups=len(groups)
                 )
                 pairs = plan.step_areas + costs.end_pairs * plan.step_band_rows
-                found[place, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
-    return found
+                times[index, head_rank] = pairs * costs.pair_s * ratio + (plan.step_areas > 0) * costs.call_s
+    return times
 
 
 def _moving_heads(chunk: HeadChunk, head_rank: int, backward: bool) -> tuple[int, int]:

@@ -46,9 +46,9 @@ class WorkPartition:
         Args:
             head_rank: the rank's index in its head group.
         """
-        found = chunk.heads.mask_groups(head_rank, self.plan.partition.mask.num_groups)
-        assert found is not None, "`supports` has been asked"
-        return found
+        groups = chunk.heads.mask_groups(head_rank, self.plan.partition.mask.num_groups)
+        assert groups is not None, "`supports` has been asked"
+        return groups
 
     def plan_of(self, groups: range) -> Plan:
         """The plan of some head groups of the mask. The sharding is the same for all groups."""

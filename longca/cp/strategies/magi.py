@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 PACKAGE = "magi_attention"
 # largest chunk in tokens, and least number of chunks of a rank, for balanced areas
-MOST_IN_CHUNK, CHUNKS_OF_RANK = 2048, 4
+MOST_IN_CHUNK = 2048
+CHUNKS_OF_RANK = 4
 
 
 class Magi(Strategy):
@@ -70,7 +71,8 @@ class PreparedMagi(AutogradPrepared):
 
         self._api: Any = importlib.import_module(f"{PACKAGE}.api")
         types = ("FULL", "CAUSAL", "INVCAUSAL", "BICAUSAL")
-        slices, chunk = attn_slices(problem.mask), _chunk(problem.mask.seqlen_q, comm.world)
+        slices = attn_slices(problem.mask)
+        chunk = _chunk(problem.mask.seqlen_q, comm.world)
         ranges = self._api.AttnRanges.from_ranges
         self._key = self._api.magi_attn_flex_key(
             q_ranges=ranges(slices.q_ranges.tolist()),

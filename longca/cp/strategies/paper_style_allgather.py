@@ -84,7 +84,8 @@ class PreparedAllgather(PaperStylePrepared):
         import torch
 
         gathered = self._gather(k, v)
-        out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+        out = torch.empty_like(q)
+        lse = q.new_empty(q.shape[:2], dtype=torch.float32)
         for half in self._halves:
             part, part_lse = half.call.forward(q.index_select(0, half.queries), *self._keys(half, gathered))
             out.index_copy_(0, half.queries, part)
@@ -99,7 +100,8 @@ class PreparedAllgather(PaperStylePrepared):
         q, k, v = forward.saved
         assert forward.lse is not None
         gathered = self._gather(k, v)
-        dq, dkv = torch.empty_like(q), torch.zeros_like(gathered)
+        dq = torch.empty_like(q)
+        dkv = torch.zeros_like(gathered)
         for half in self._halves:
             q_half, out, lse, dout_half = (
                 x.index_select(0, half.queries) for x in (q, forward.out, forward.lse, dout)

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.traits import Traits
 
-FIRST, SECOND = (0,), (1,)
+FIRST = (0,)
+SECOND = (1,)
 
 
 class PaperStyleRing(PaperStyle):
@@ -50,7 +51,8 @@ class PaperStyleRing(PaperStyle):
 
     def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
         seqlen = traits.seqlen_q
-        share, half = max(seqlen // world, 1), max(seqlen // (2 * world), 1)
+        share = max(seqlen // world, 1)
+        half = max(seqlen // (2 * world), 1)
         own = call, replace(traits, seqlen_q=share, seqlen_k=share)
         if world == 1:
             return [own]
@@ -97,7 +99,8 @@ class PreparedRing(PaperStylePrepared):
         )
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        buffers, parts = [self.pad(k, v)], []
+        buffers = [self.pad(k, v)]
+        parts = []
         for number, step in enumerate(self._steps):
             arrived = ring_shift(self.comm, buffers[number]) if number + 1 < self.comm.world else None
             if step is not None:
@@ -127,7 +130,8 @@ class PreparedRing(PaperStylePrepared):
         q, k, v = forward.saved
         assert forward.lse is not None
         buffer = self.pad(k, v)
-        dq, dkv = torch.zeros_like(q, dtype=torch.float32), torch.zeros_like(buffer)
+        dq = torch.zeros_like(q, dtype=torch.float32)
+        dkv = torch.zeros_like(buffer)
         for number, step in enumerate(self._steps):
             keys_arrived = ring_shift(self.comm, buffer) if number + 1 < self.comm.world else None
             # of the keys that the next rank uses now

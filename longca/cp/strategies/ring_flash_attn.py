@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from longca.masks.traits import Traits
 
 PACKAGE = "ring_flash_attn"
-FULL, CAUSAL = (-1, -1), (-1, 0)
+FULL = (-1, -1)
+CAUSAL = (-1, 0)
 HEADS_AT_A_TIME = 1  # KV heads of one all-gather, which overlaps with the attention of the previous heads
 
 
@@ -93,13 +94,13 @@ class PreparedRingFlashAttn(AutogradPrepared):
         packed = varlen(problem.mask)
         causal = packed.window[1] == 0
         bounds = torch.from_numpy(packed.cu_seqlens).to(problem.device)
-        found = module.llama3_flash_attn_prepare_cu_seqlens(
+        prepared = module.llama3_flash_attn_prepare_cu_seqlens(
             bounds, causal=causal, rank=comm.rank, world_size=comm.world
         )
         names = "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "local_k_slice"
         self._function = module.llama3_flash_attn_varlen_func
         self._options = {
-            **dict(zip(names, found, strict=True)),
+            **dict(zip(names, prepared, strict=True)),
             "heads_k_stride": HEADS_AT_A_TIME,
             "causal": causal,
             "window_size": (packed.window[0], 0) if packed.window[0] >= 0 else FULL,

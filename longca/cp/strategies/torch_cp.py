@@ -116,7 +116,10 @@ class _Ring:
     def __init__(self, mesh: Any, causal: bool, scale: float) -> None:
         from torch.distributed.tensor.experimental._context_parallel import _attention
 
-        self.rings, self.mesh, self.causal, self.scale = _attention, mesh, causal, scale
+        self.rings: Any = _attention
+        self.mesh = mesh
+        self.causal = causal
+        self.scale = scale
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
         """(out, LSE, and further inputs of the operator's backward)."""

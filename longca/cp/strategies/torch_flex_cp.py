@@ -65,7 +65,8 @@ class PreparedTorchFlexCp(AutogradPrepared):
         from longca.lowering.flex import block_mask, mask_mod
 
         assert dist.group.WORLD is not None
-        mask, device = problem.mask, problem.device
+        mask = problem.mask
+        device = problem.device
         self._mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
         balancer = _PTRRLoadBalancer(block_mask(mask, device), comm.world)
         super().__init__(
@@ -108,7 +109,8 @@ class PreparedTorchFlexCp(AutogradPrepared):
     def _first_call(self) -> None:
         import torch
 
-        problem, num_tokens = self.problem, len(self.shard.positions_L)
+        problem = self.problem
+        num_tokens = len(self.shard.positions_L)
         q, k = (
             torch.zeros(num_tokens, num_heads, problem.head_dim, dtype=problem.dtype, device=problem.device)
             for num_heads in (problem.num_q_heads, problem.num_kv_heads)

@@ -39,13 +39,13 @@ class Accumulating(Prepared):
     def backward(
         self, forward: Forward, dout: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        found = super().backward(forward, dout)
+        grads = super().backward(forward, dout)
         if self._kept is None:
-            self._kept = tuple(grad.clone() for grad in found)
+            self._kept = tuple(grad.clone() for grad in grads)
         else:
-            for kept, grad in zip(self._kept, found, strict=True):
+            for kept, grad in zip(self._kept, grads, strict=True):
                 kept.add_(grad)
-        return found
+        return grads
 
 
 class AsReleasedFa3Prepared(Accumulating, Fa3Prepared):

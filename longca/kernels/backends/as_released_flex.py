@@ -40,7 +40,9 @@ class AsReleasedFlexPrepared(FlexPrepared):
 
         from longca.lowering.mask_mod import mask_mod
 
-        mask, device, num_heads = self.problem.mask, self.problem.device, self.problem.num_q_heads
+        mask = self.problem.mask
+        device = self.problem.device
+        num_heads = self.problem.num_q_heads
         if mask.traits.full:
             return super()._block_mask()
         visible = mask_mod(mask, device, num_heads)

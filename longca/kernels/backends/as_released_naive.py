@@ -27,7 +27,9 @@ class AsReleasedNaivePrepared(NaivePrepared):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
-        self._by_bias, self._hidden = self._hidden, None  # so that the base class returns all scores
+        # so that the base class returns all scores
+        self._by_bias = self._hidden
+        self._hidden = None
         self.notes.append(
             "as released: a bias of S² is made on the host and copied to the device inside the timed call"
         )
@@ -37,7 +39,8 @@ class AsReleasedNaivePrepared(NaivePrepared):
         mask, so does the lower triangle."""
         import torch
 
-        mask, scores = self.problem.mask, super()._scores(q, k)
+        mask = self.problem.mask
+        scores = super()._scores(q, k)
         bias = torch.zeros(mask.seqlen_q, mask.seqlen_k, dtype=q.dtype).to(q.device)
         if self._by_bias is None:
             return scores.add_(bias)

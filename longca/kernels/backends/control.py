@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import torch
 
 MS_PER_TOKEN = 1 / 1024
-SHORTEST_MS, LONGEST_MS = 0.5, 20.0
+SHORTEST_MS = 0.5
+LONGEST_MS = 20.0
 BUDGET = 0.05  # of the nominal duration
 
 

@@ -68,7 +68,8 @@ class CudnnBsaPrepared(Prepared):
         if mask is not problem.mask:
             self.notes.append(f"blocks were split into blocks of {size}")
         tables = block_tables(mask, problem.device, problem.num_q_heads, of_keys=False)
-        lists, counts = tables.q_to_k.unsqueeze(0), tables.q_to_k_counts.unsqueeze(0)
+        lists = tables.q_to_k.unsqueeze(0)
+        counts = tables.q_to_k_counts.unsqueeze(0)
         fewest, most = (int(count) for count in counts.aminmax())
         # lists of equal length are passed as one number, as documented: these kernels are simpler
         lengths = {"block_sparse_num": most} if fewest == most > 0 else {"q2k_block_nums": counts}

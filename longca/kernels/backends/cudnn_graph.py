@@ -81,7 +81,8 @@ class CudnnGraphPrepared(PackedPrepared):
 
         *_, num_tokens, num_heads, _ = q.shape
         shape = (num_tokens, num_heads) if self.cu_seqlens is not None else (1, num_heads, num_tokens)
-        out, lse = q.new_empty(q.shape), q.new_empty(shape, dtype=torch.float32)
+        out = q.new_empty(q.shape)
+        lse = q.new_empty(shape, dtype=torch.float32)
         self._graphs["fwd"].run(q=q, k=k, v=v, out=out, lse=lse)
         return out, lse
 
@@ -94,6 +95,8 @@ class CudnnGraphPrepared(PackedPrepared):
         lse: torch.Tensor,
         dout: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        dq = q.new_empty(q.shape)
+        dk = k.new_empty(k.shape)
+        dv = v.new_empty(v.shape)
         self._graphs["bwd"].run(q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
         return dq, dk, dv

@@ -111,7 +111,9 @@ class Fa1Prepared(PackedPrepared):
         lse: torch.Tensor,
         dout: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        dq = q.new_empty(q.shape)
+        dk = k.new_empty(k.shape)
+        dv = v.new_empty(v.shape)
         self._extension.bwd(
             dout,
             q,

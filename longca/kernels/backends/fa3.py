@@ -40,7 +40,8 @@ class Fa3Prepared(PackedPrepared):
         self._max_seqlen = None if self.cu_seqlens is None else self.max_seqlen
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        cu_seqlens, max_seqlen = self.cu_seqlens, self._max_seqlen
+        cu_seqlens = self.cu_seqlens
+        max_seqlen = self._max_seqlen
         no_cache = (None,) * 9  # pages, offsets, rotary embedding and descaling
         out, lse, *_ = self._interface._flash_attn_forward(
             q,
@@ -73,8 +74,11 @@ class Fa3Prepared(PackedPrepared):
         lse: torch.Tensor,
         dout: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        cu_seqlens, max_seqlen = self.cu_seqlens, self._max_seqlen
-        dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+        cu_seqlens = self.cu_seqlens
+        max_seqlen = self._max_seqlen
+        dq = q.new_empty(q.shape)
+        dk = k.new_empty(k.shape)
+        dv = v.new_empty(v.shape)
         self._interface._flash_attn_backward(
             dout,
             q,

@@ -67,8 +67,8 @@ def _missing_cute() -> str | None:
     """Looks for `flash_attn.cute` without importing `flash_attn`, which may be FlashAttention-2."""
     spec = importlib.util.find_spec("flash_attn")
     folders = spec.submodule_search_locations or [] if spec is not None else []
-    found = any((Path(folder) / "cute" / "block_sparsity.py").exists() for folder in folders)
-    return None if found else "module 'flash_attn.cute' of flash-attn-4 is not installed"
+    is_there = any((Path(folder) / "cute" / "block_sparsity.py").exists() for folder in folders)
+    return None if is_there else "module 'flash_attn.cute' of flash-attn-4 is not installed"
 
 
 class Fa4PackedPrepared(PackedPrepared):
@@ -139,7 +139,8 @@ class Fa4MaskedPrepared(Prepared):
 
         from longca.ops import fa4_mask_mod
 
-        mask, heads_per_group = self.problem.mask, self.problem.num_q_heads // self.problem.mask.num_groups
+        mask = self.problem.mask
+        heads_per_group = self.problem.num_q_heads // self.problem.mask.num_groups
         if mask.grid is not None and not self._forward_blocks.mask_block_cnt.any():
             return {}  # every block is full
         tables = element_tables(mask)

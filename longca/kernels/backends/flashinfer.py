@@ -78,10 +78,10 @@ class FlashInferPrepared(Prepared):
         """Load or compile the kernels by planning a single block."""
         import torch
 
-        one = torch.ones(1, 1, dtype=torch.int32, device=problem.device)
+        ones = torch.ones(1, 1, dtype=torch.int32, device=problem.device)
         workspace = torch.empty(FLOAT_WORKSPACE_BYTES, dtype=torch.uint8, device=problem.device)
         _wrapper(workspace, self._backend).plan(
-            one.bool().unsqueeze(0), one, one, 1, 1, problem.head_dim, q_data_type=problem.dtype
+            ones.bool().unsqueeze(0), ones, ones, 1, 1, problem.head_dim, q_data_type=problem.dtype
         )
 
     def _plan(self, problem: Problem) -> None:

@@ -41,7 +41,8 @@ class MatmulPrepared(PreparedControl):
         import torch
 
         super().__init__(problem)
-        size, like = problem.mask.seqlen_q, {"device": problem.device, "dtype": problem.dtype}
+        size = problem.mask.seqlen_q
+        like = {"device": problem.device, "dtype": problem.dtype}
         generator = torch.Generator(problem.device).manual_seed(SEED)
         self._a, self._b = (torch.randn(size, size, generator=generator, **like) for _ in range(2))
         self._out = torch.full((size, size), float("nan"), **like)
@@ -69,7 +70,8 @@ class MatmulPrepared(PreparedControl):
         )
         exact = self._a[rows].double() @ self._b.double()
         difference = self._out[rows].double() - exact
-        error, largest = float(difference.norm() / exact.norm()), float(difference.abs().max())
+        error = float(difference.norm() / exact.norm())
+        largest = float(difference.abs().max())
         budget = torch.finfo(self._a.dtype).eps / 2 + torch.finfo(torch.float32).eps * math.sqrt(size)
         finite = math.isfinite(error) and bool(self._out.isfinite().all())
         return ControlErrors(

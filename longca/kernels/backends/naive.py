@@ -141,7 +141,8 @@ class NaivePrepared(Prepared):
         """`_matmul_over_rows`, likewise."""
         from longca.ops.confined import confined_product
 
-        pairs, visible = by_pair.flatten(1, 2), self._visible(by_pair)
+        pairs = by_pair.flatten(1, 2)
+        visible = self._visible(by_pair)
         return confined_product(pairs.mT, visible.mT, x.flatten(1, 2)).unsqueeze(1)
 
     def _visible(self, like: torch.Tensor) -> torch.Tensor:

@@ -62,14 +62,15 @@ class AdvisedOption:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        one, made = self.candidate, self.prediction
+        candidate = self.candidate
+        made = self.prediction
         return {
-            "method": one.title,
-            "strategy": one.strategy,
-            "params": dict(one.params),
-            "kernel": one.kernel,
-            "mesh": mesh_text(one.work),
-            "how": one.how,
+            "method": candidate.title,
+            "strategy": candidate.strategy,
+            "params": dict(candidate.params),
+            "kernel": candidate.kernel,
+            "mesh": mesh_text(candidate.work),
+            "how": candidate.how,
             "seconds": made.seconds,
             "seconds_low": self.low_s,
             "seconds_high": self.high_s,
@@ -164,8 +165,10 @@ class Advice:
         Raises:
             UserError: no study can ask for the mask.
         """
-        question, grids = self.question, []
-        mask, params = question.mask, question.mask_params
+        question = self.question
+        grids = []
+        mask = question.mask
+        params = question.mask_params
         if not mask.name or (mask.documents is not None and mask.origin is None):
             raise UserError(
                 "A study cannot ask for this mask",
@@ -176,9 +179,9 @@ class Advice:
                 ),
             )
         for option in self.options[:count]:
-            one = option.candidate
+            candidate = option.candidate
             grid: dict[str, Any] = {
-                "kernel": [one.kernel],
+                "kernel": [candidate.kernel],
                 "mask": [{mask.name: params} if params else mask.name],
                 "seqlen": [mask.seqlen_q],
                 "direction": list(question.directions),
@@ -190,11 +193,15 @@ class Advice:
                 grid["corpus"] = question.corpus
             if self.seeds:
                 grid["seed"] = list(self.seeds)
-            if one.strategy is not None:
+            if candidate.strategy is not None:
                 grid |= {
                     "kind": "cp",
                     "world": question.gpus,
-                    "strategy": [{one.strategy: dict(one.params)} if one.params else one.strategy],
+                    "strategy": [
+                        {candidate.strategy: dict(candidate.params)}
+                        if candidate.params
+                        else candidate.strategy
+                    ],
                 }
             grids.append(grid)
         messages = "symmetric" if "copy-engines" in question.network.name else "nccl"

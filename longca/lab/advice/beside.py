@@ -32,11 +32,14 @@ class PredictedTime:
 def predictions(records: Iterable[Record]) -> dict[tuple[str, str], PredictedTime]:
     """(cell id, run id) → the prediction, for the records that can be predicted: a strategy with a forecast
     ran on a GPU that is fitted."""
-    hardware, masks, found = load_hardware(), dict[str, Mask](), dict[tuple[str, str], PredictedTime]()
-    networks = {one.name: links_of(one) for one in hardware.networks}
+    hardware = load_hardware()
+    masks = dict[str, Mask]()
+    found = dict[tuple[str, str], PredictedTime]()
+    networks = {network.name: links_of(network) for network in hardware.networks}
     models_of = functools.cache(lambda name: fitted_on({name}))
     for record in records:
-        models, bandwidth = models_of(device_of(record)), hardware.bandwidth_gb_s(device_of(record))
+        models = models_of(device_of(record))
+        bandwidth = hardware.bandwidth_gb_s(device_of(record))
         if models is None or bandwidth is None:
             continue
         try:

@@ -40,11 +40,14 @@ def interval_s(
     Args:
         forecasts: under the speeds of `with_range`; where nothing leaves a node, the first is enough.
     """
-    interval, forecast = residuals(candidate, question).widened(widening(question)), forecasts[0]
-    low, high = forecast.seconds * (1 + interval.low), forecast.seconds * (1 + interval.high)
+    interval = residuals(candidate, question).widened(widening(question))
+    forecast = forecasts[0]
+    low = forecast.seconds * (1 + interval.low)
+    high = forecast.seconds * (1 + interval.high)
     if forecast.inter_node_bytes:
         slow, quick = (other.seconds for other in forecasts[1:3])
-        low, high = low * min(quick / forecast.seconds, 1), high * max(slow / forecast.seconds, 1)
+        low = low * min(quick / forecast.seconds, 1)
+        high = high * max(slow / forecast.seconds, 1)
     return min(low, forecast.seconds), max(high, forecast.seconds)
 
 

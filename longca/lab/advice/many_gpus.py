@@ -43,7 +43,10 @@ MASKS: Mapping[str, str | None] = {
 }
 WORLDS = (8, 16, 32, 64, 96, 1024)
 # tokens of a GPU and heads are the study's
-PER_RANK, HEADS, KERNEL, PROFILE = 8192, (64, 8), "band", "h100-ib400"
+PER_RANK = 8192
+HEADS = (64, 8)
+KERNEL = "band"
+PROFILE = "h100-ib400"
 FACTORS = (1.0, *NETWORK_RANGE)  # of the rate between nodes
 MOST_OF_STUDY = 96  # GPUs: claims are judged up to there
 FEWER_DRAWS = {1024: 1}  # GPUs → draws, where planning one sequence takes minutes
@@ -92,11 +95,11 @@ class PredictedVerdict:
     def text(self) -> str:
         """ "holds (predicted, with 0.6 and 1.25 times the rate between nodes, too): …"."""
         rates = " and ".join(f"{factor:g}" for factor in NETWORK_RANGE)
-        told = {one.status for one in self.others} - {self.verdict.status}
+        statuses = {verdict.status for verdict in self.others} - {self.verdict.status}
         sure = (
             f"with {rates} times the rate between nodes, too"
-            if not told
-            else f"but {' or '.join(sorted(told))} with {rates} times the rate between nodes"
+            if not statuses
+            else f"but {' or '.join(sorted(statuses))} with {rates} times the rate between nodes"
         )
         return f"{self.verdict.status} (predicted, {sure}): {self.verdict.finding}"
 
@@ -186,8 +189,9 @@ def _cells(
             for question, planned, of_draw in zip(questions, plans, of_draws, strict=True)
             if isinstance(candidate := planned[strategy], Candidate)
         ]
-        for place, factor in enumerate(FACTORS):
-            mean, assumed = mean_forecast([of_draw[place] for of_draw in of_draws]), factor == 1
+        for index, factor in enumerate(FACTORS):
+            mean = mean_forecast([of_draw[index] for of_draw in of_draws])
+            assumed = factor == 1
             low, high = (
                 (min(low for low, _ in spans), max(high for _, high in spans)) if assumed else (None, None)
             )
@@ -255,12 +259,13 @@ def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
     from longca.lab.store.table import derived
 
     gpu = question_of(build_mask("causal", seqlen=PER_RANK), gpus=1, num_q_heads=1, profile=PROFILE).gpu
-    empty, found = derived([]), []
+    empty = derived([])
+    rows = []
     for cell in cells:
         if cell.network_factor != factor:
             continue
         seqlen = PER_RANK * cell.world
-        found.append(
+        rows.append(
             {
                 "cell_id": f"predicted {cell.strategy} {cell.mask} {cell.world} {cell.direction}",
                 "study": "predicted",
@@ -297,25 +302,25 @@ def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
                 "mask_family": "documents" if MASKS[cell.mask] else "no documents",
             }
         )
-    return pd.DataFrame(found).reindex(columns=empty.columns)
+    return pd.DataFrame(rows).reindex(columns=empty.columns)
 
 
 def verdicts(cells: Sequence[PredictedCell] | None = None) -> dict[int, PredictedVerdict]:
     """Number of a claim → its predicted verdict, on as many GPUs as the study has."""
-    known = [one for one in (load() if cells is None else cells) if one.world <= MOST_OF_STUDY]
+    known = [cell for cell in (load() if cells is None else cells) if cell.world <= MOST_OF_STUDY]
     tables = [table(known, factor) for factor in FACTORS]
-    found = {}
+    predicted = {}
     for claim in all_claims():
         if claim.number in CLAIMS:
-            first, *others = (claim.judge(one) for one in tables)
-            found[claim.number] = PredictedVerdict(claim, first, tuple(others))
-    return found
+            first, *others = (claim.judge(table_of_factor) for table_of_factor in tables)
+            predicted[claim.number] = PredictedVerdict(claim, first, tuple(others))
+    return predicted
 
 
 def setting() -> str:
     """The settings that all cells share, in words."""
     hardware = load_hardware()
-    gpu = hardware.named(next(one.gpu for one in hardware.networks if one.name == PROFILE))
+    gpu = hardware.named(next(network.gpu for network in hardware.networks if network.name == PROFILE))
     own = fitted_on(gpu.gpu_names)
     kernel = (
         f"{KERNEL} as fitted on records of it"

@@ -57,7 +57,8 @@ class Candidate:
         """Mesh, schedule, chunks of heads and sharding, as the notes of a record have them."""
         if self.work is None:
             return SINGLE if self.strategy is None else "documents padded to chunks of equal length"
-        mesh, plan = self.work.mesh, self.work.plan
+        mesh = self.work.mesh
+        plan = self.work.plan
         facts = [
             f"{plan.schedule} of {mesh.ring}" if mesh.ring > 1 else "",
             f"heads among {mesh.heads}" if mesh.heads > 1 else "",
@@ -113,26 +114,33 @@ def candidates(
     shared: dict[Any, Any] = {}  # plans: strategies that divide the tokens alike plan a mask once
     plugins = sorted(
         (Registry("strategy").load(name) for name in question.strategies),
-        key=lambda one: (len(one.Params.model_fields), one.name == "loongtrain", one.name),
+        key=lambda strategy: (
+            len(strategy.Params.model_fields),
+            strategy.name == "loongtrain",
+            strategy.name,
+        ),
     )
     ways = [
         (plugin, params) for plugin in plugins for params in _variants(plugin, question.gpus, question.call)
     ]
     for kernel_name in question.kernels:
-        kernel, unfitted = Registry("kernel").load(kernel_name), _unfitted(question, kernel_name)
+        kernel = Registry("kernel").load(kernel_name)
+        unfitted = _unfitted(question, kernel_name)
         for plugin, params in sorted(
             ways, key=lambda way: len(way[1])
         ):  # what strategies choose by themselves comes first
-            one = Candidate(plugin.name, tuple(params.items()), kernel_name, None)
-            if one.title in without:
+            candidate = Candidate(plugin.name, tuple(params.items()), kernel_name, None)
+            if candidate.title in without:
                 continue
-            one, reason = (
-                (one, unfitted) if unfitted is not None else _planned(one, plugin, kernel, question, shared)
+            candidate, reason = (
+                (candidate, unfitted)
+                if unfitted is not None
+                else _planned(candidate, plugin, kernel, question, shared)
             )
             if reason is not None:
-                refused[one.title] = reason
+                refused[candidate.title] = reason
             else:
-                found.append(one)
+                found.append(candidate)
     return found, refused
 
 
@@ -149,44 +157,45 @@ def candidate_of(
         params: of the strategy; what is not given it chooses by itself.
         shared: plans of strategies that divide the tokens alike; its own are added.
     """
-    one = Candidate(strategy, tuple((params or {}).items()), kernel, None)
+    candidate = Candidate(strategy, tuple((params or {}).items()), kernel, None)
     made, reason = _planned(
-        one, Registry("strategy").load(strategy), Registry("kernel").load(kernel), question, shared
+        candidate, Registry("strategy").load(strategy), Registry("kernel").load(kernel), question, shared
     )
     refused = reason or _unfitted(question, kernel)
     return made if refused is None else refused
 
 
 def _planned(
-    one: Candidate, plugin: Any, kernel: Kernel, question: AdviceQuestion, shared: dict[Any, Any]
+    candidate: Candidate, plugin: Any, kernel: Kernel, question: AdviceQuestion, shared: dict[Any, Any]
 ) -> tuple[Candidate, str | None]:
     """(the candidate with its work partition, the reason why it cannot run)."""
     if plugin.baseline and plugin.name not in (RING, GATHER):
-        return one, "its own package sends and computes: there is no model of it"
+        return candidate, "its own package sends and computes: there is no model of it"
     if not isinstance(plugin, HeadStrategy):
-        return one, None
-    strategy = plugin.with_params(dict(one.params))
+        return candidate, None
+    strategy = plugin.with_params(dict(candidate.params))
     strategy.share_plans(shared)
     reason = strategy.refusal(question.mask, question.call, question.gpus, kernel, "cuda")
     if reason is not None:
-        return one, reason
+        return candidate, reason
     return replace(
-        one, work=strategy.partition_call(question.mask, question.call, question.gpus, kernel, "cuda")
+        candidate, work=strategy.partition_call(question.mask, question.call, question.gpus, kernel, "cuda")
     ), None
 
 
 def _single(question: AdviceQuestion, without: Collection[str]) -> tuple[list[Candidate], dict[str, str]]:
-    found, refused = [], {}
+    candidates = []
+    refused = {}
     for name in question.kernels:
         if name in without:
             continue
         kernel: Kernel = Registry("kernel").load(name)
         reason = kernel.supports(question.call, question.mask.traits, "cuda") or _unfitted(question, name)
         if reason is None:
-            found.append(Candidate(None, (), name, None))
+            candidates.append(Candidate(None, (), name, None))
         else:
             refused[name] = reason
-    return found, refused
+    return candidates, refused
 
 
 def _unfitted(question: AdviceQuestion, kernel: str) -> str | None:
@@ -281,7 +290,8 @@ def _forecasts(
     candidate: Candidate, question: AdviceQuestion, direction: str, speeds: Sequence[LinkSpeeds]
 ) -> list[CallForecast]:
     """The forecast of one direction under each of these speeds."""
-    model, call = question.model(candidate.kernel, direction), replace(question.call, direction=direction)
+    model = question.model(candidate.kernel, direction)
+    call = replace(question.call, direction=direction)
     assert model is not None, "`candidates` has asked"
     device = DeviceModel(
         model,

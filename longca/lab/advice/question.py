@@ -90,7 +90,8 @@ class AdviceQuestion:
     @property
     def setting(self) -> str:
         """All that was asked, in words."""
-        call, name = self.call, self.mask.name or "a mask of bands"
+        call = self.call
+        name = self.mask.name or "a mask of bands"
         params = ", ".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
         documents = f"documents of {self.corpus}" if self.corpus else ""
         if not documents and self.mask.documents is not None:
@@ -181,7 +182,8 @@ def question_of(
         UserError: an argument cannot be used.
     """
     _check_mask(mask)
-    gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
+    gpus = whole_number("The number of GPUs", gpus)
+    head_dim = whole_number("The head dim", head_dim)
     draws = whole_number("The number of draws", draws)
     num_q_heads = whole_number("The number of query heads", num_q_heads)
     num_kv_heads = (
@@ -297,15 +299,15 @@ def _network(name: str, hardware: Hardware) -> Network:
     """A profile by its name, or the first of a file that `longca probe` has written."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        found = next((one for one in hardware.networks if one.name == name), None)
-        if found is None:
+        network = next((each for each in hardware.networks if each.name == name), None)
+        if network is None:
             raise unknown(
                 "profile of messages",
                 name,
-                [one.name for one in hardware.networks],
+                [each.name for each in hardware.networks],
                 todo="They stand in config/hardware.yaml",
             )
-        return found
+        return network
     if not path.is_file():
         raise UserError(f"There is no file '{name}'", todo="`longca probe` writes one")
     networks = load_hardware(path).networks

@@ -106,7 +106,8 @@ def advise(
         )
     ranked = options_of(forecasts, question)
     ordered = [way for way, _ in ranked]
-    advised, options = ranked[0][1], tuple(option for _, option in ranked)
+    advised = ranked[0][1]
+    options = tuple(option for _, option in ranked)
     supported = [
         way
         for way, option in ranked
@@ -114,15 +115,21 @@ def advise(
     ]
     others = (
         changes(
-            supported, forecasts, [(what, len(speeds) + place) for place, (what, _) in enumerate(changed)]
+            supported, forecasts, [(what, len(speeds) + index) for index, (what, _) in enumerate(changed)]
         )
         if ordered[1:]
         else ()
     )
     answered = replace(question, seeds=question.seeds[: forecasts.num_draws])
-    told = finding(answered, options, question.num_draws)
+    sentence = finding(answered, options, question.num_draws)
     return Advice(
-        answered, told, options, forecasts.refused, tuple(assumptions(question)), others, question.num_draws
+        answered,
+        sentence,
+        options,
+        forecasts.refused,
+        tuple(assumptions(question)),
+        others,
+        question.num_draws,
     )
 
 

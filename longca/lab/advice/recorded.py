@@ -104,7 +104,7 @@ class MeasuredCell:
 def measured_cells(records: Iterable[Record]) -> list[MeasuredCell]:
     """The cells that ran, of own strategies and of those in the style of the study."""
     masks: dict[str, Mask] = {}
-    return [found for record in records if (found := measured_cell(record, masks)) is not None]
+    return [measured for record in records if (measured := measured_cell(record, masks)) is not None]
 
 
 def measured_cell(record: Record, masks: dict[str, Mask]) -> MeasuredCell | None:
@@ -131,7 +131,8 @@ def measured_cell(record: Record, masks: dict[str, Mask]) -> MeasuredCell | None
 
 def partition_of(record: Record, mask: Mask) -> WorkPartition:
     """The work partition that a record's notes tell of."""
-    cell, notes = record.cell, "; ".join(record.notes)
+    cell = record.cell
+    notes = "; ".join(record.notes)
     chunks = re.search(r"in chunks of ([\d, ]+)", notes)
     weights = tuple(map(int, chunks.group(1).split(", "))) if chunks else (1,)
     sharding = re.search(r"tokens: ([\w-]+)", notes)

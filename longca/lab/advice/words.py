@@ -33,7 +33,9 @@ CHANGES = (
 
 def assumptions(question: AdviceQuestion) -> list[str]:
     """The assumptions of the answer beyond records, a sentence each."""
-    network, call, texts = question.network, question.call, []
+    network = question.network
+    call = question.call
+    texts = []
     if network.wider > 1:
         texts.append(
             f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as "
@@ -84,7 +86,8 @@ def changed_speeds(links: LinkSpeeds, gpus: int) -> list[tuple[str, LinkSpeeds]]
     """(what is changed, the speeds of messages then), for all that matters on so many GPUs."""
     if gpus == 1:
         return []
-    near, far = links.intra_node_bytes_per_s, links.inter_node_bytes_per_s
+    near = links.intra_node_bytes_per_s
+    far = links.inter_node_bytes_per_s
     return [
         (what, replace(links, intra_node_bytes_per_s=near * inside, inter_node_bytes_per_s=far * between))
         for what, inside, between in CHANGES
@@ -115,11 +118,13 @@ def changes(
 
 def finding(question: AdviceQuestion, options: Sequence[AdvisedOption], draws_asked: int) -> str:
     """The first option, those that intervals do not tell apart from it, and how sure that is."""
-    best, draws = options[0], len(question.seeds)
+    best = options[0]
+    draws = len(question.seeds)
     where = f"{question.gpus} GPUs" if question.gpus > 1 else "one GPU"
     span = f"{number(best.tflops)} TFLOP/s a GPU ({number(best.tflops_low)} to {number(best.tflops_high)})"
     mean = f" in the mean of {plural(draws, 'draw')}" if draws > 1 else ""
-    time, title = f"{number(best.prediction.seconds * 1e3)} ms{mean}", best.candidate.title
+    time = f"{number(best.prediction.seconds * 1e3)} ms{mean}"
+    title = best.candidate.title
     ties = [option.candidate.title for option in options[1:] if option.tied and option.fits]
     if ties:
         text = (

@@ -66,7 +66,8 @@ def check_records(path: Path) -> list[RecordCheck]:
 
 def _whole(given: _Given) -> RecordCheck:
     """Each row is a valid record with its checksum, and the columns follow from it."""
-    records, problems = given.loaded.all_records, given.loaded.problems
+    records = given.loaded.all_records
+    problems = given.loaded.problems
     if not records and not problems:
         return RecordCheck("records", "failed", "there are none")
     counts = Counter(record.outcome.status for record in records)

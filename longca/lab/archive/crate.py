@@ -34,7 +34,8 @@ PROFILES = {
 WORKFLOW_PROFILE = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
 LICENSES = "https://spdx.org/licenses/"
 NO_LICENSE = {"@id": "#licence", "@type": "CreativeWork", "name": "None is stated: ask the maintainers"}
-AUTHORS, SNAKEMAKE = "#authors", "#snakemake"
+AUTHORS = "#authors"
+SNAKEMAKE = "#snakemake"
 PLAIN = "text/plain"
 FORMATS = {
     ".csv": "text/csv",
@@ -78,7 +79,8 @@ def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, Bund
     runs = _runs(list(records), f"config/studies/{facts.study}.yaml", [count.what for count in facts.images])
     images = [_image(count.what) for count in facts.images]
     citation = yaml.safe_load(files["CITATION.cff"].content) if "CITATION.cff" in files else {}
-    licence, authors = _licence(citation), _authors(citation)
+    licence = _licence(citation)
+    authors = _authors(citation)
     workflow = _file("Snakefile", files["Snakefile"].content) | {
         "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
         "name": "Workflow of longca",

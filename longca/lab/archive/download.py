@@ -76,7 +76,8 @@ class ReleaseSource:
         Raises:
             UserError: it cannot be fetched, or it has another digest and is removed.
         """
-        target, partial = self._cache / name, self._partial(name, digest[:16])
+        target = self._cache / name
+        partial = self._partial(name, digest[:16])
         if target.is_file() and manifest.file_sha256(target) == digest:
             return target
         if partial.exists():
@@ -105,7 +106,8 @@ class ReleaseSource:
 
     def _transfer(self, name: str, partial: Path, most_bytes: int) -> None:
         """Append what `partial` lacks of a file. Raises UserError; what was received stays."""
-        url, is_local = self._url(name), self.address.startswith("file:")
+        url = self._url(name)
+        is_local = self.address.startswith("file:")
         offset = partial.stat().st_size if partial.exists() and not is_local else 0
         headers = {"User-Agent": f"longca/{VERSION}", **({"Range": f"bytes={offset}-"} if offset else {})}
         try:

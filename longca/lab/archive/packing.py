@@ -21,7 +21,8 @@ SUFFIX = ".tar.gz"
 HEAD = bytes.fromhex("1f8b08000000000002ff")
 CHUNK = 1 << 18  # bytes in memory at a time
 LONGEST_NAME = 4096  # bytes of a path on Linux
-BLOCK, RECORD = tarfile.BLOCKSIZE, tarfile.RECORDSIZE
+BLOCK = tarfile.BLOCKSIZE
+RECORD = tarfile.RECORDSIZE
 NOT_OURS = "it is not as `longca archive` packs it"
 
 
@@ -101,8 +102,11 @@ class _Unzipped:
     """A tar inside of a gzip file, decompressed in a streaming fashion."""
 
     def __init__(self, packed: BinaryIO) -> None:
-        self._packed, self._sha256 = packed, hashlib.sha256()
-        self._stream, self._ready, self._head = zlib.decompressobj(zlib.MAX_WBITS | 16), b"", b""
+        self._packed = packed
+        self._sha256 = hashlib.sha256()
+        self._stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        self._ready = b""
+        self._head = b""
         self.num_read = 0
         """bytes read from the tar"""
 
@@ -111,7 +115,8 @@ class _Unzipped:
         while len(self._ready) < size:
             if not self._more():
                 raise EOFError("it is truncated")
-        part, self._ready = self._ready[:size], self._ready[size:]
+        part = self._ready[:size]
+        self._ready = self._ready[size:]
         self.num_read += size
         return part
 
@@ -147,7 +152,9 @@ def _unpack(tar: _Unzipped, folder: Path, limits: Limits, bundle: Path) -> str:
     compared. `tarfile` is not used where a file could control its use of memory or stack: chains of headers,
     sparse files, links.
     """
-    last, when, num_files = "", None, 0
+    last = ""
+    when = None
+    num_files = 0
     while (header := tar.read(BLOCK)) != bytes(BLOCK):
         member = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         if member.type == tarfile.XHDTYPE:  # for names that are long, or not ASCII
@@ -160,7 +167,8 @@ def _unpack(tar: _Unzipped, folder: Path, limits: Limits, bundle: Path) -> str:
         expected = _member(member.name, member.size, bool(member.mode & 0o100), when)
         if header != expected.tobuf(tarfile.PAX_FORMAT, "utf-8") or member.name <= last:
             raise ValueError(NOT_OURS)
-        last, num_files = member.name, num_files + 1
+        last = member.name
+        num_files = num_files + 1
         if num_files > limits.num_files or tar.num_read + member.size > limits.num_bytes:
             most = (
                 f"{limits.num_files:,} files"
@@ -180,7 +188,9 @@ def _unpack(tar: _Unzipped, folder: Path, limits: Limits, bundle: Path) -> str:
 
 def _member(path: str, size: int, executable: bool, when: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(path)
-    member.size, member.mtime, member.mode = size, when, 0o755 if executable else 0o644
+    member.size = size
+    member.mtime = when
+    member.mode = 0o755 if executable else 0o644
     return member
 
 

@@ -24,7 +24,8 @@ from longca.lab.studies.study import load_study
 SHOWN = 5  # of many differences
 LARGEST_TEXT = 1 << 26  # bytes of a file that is read whole before its verification
 RECORDS = f"{MEASURED}/records.parquet"
-HARDWARE, LISTS = "config/hardware.yaml", "containers/*/contents.json"
+HARDWARE = "config/hardware.yaml"
+LISTS = "containers/*/contents.json"
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,9 @@ STUDY_DENSE = FORMS[:6]
 DEFECTIVE = ("naive", "sdpa", "flex", "fa3")  # those that the study called with a defect
 STUDY_GB = 80  # 10^9 bytes of its GPU's memory, as `config/hardware.yaml` has it
 LAST_OF_PILE = 12288  # tokens: kernels got documents of Pile up to here, of ProLong64K above
-BLOCKS, SCORES = ("64", "128"), "random"  # of uniform block-sparse masks
+# of uniform block-sparse masks
+BLOCKS = ("64", "128")
+SCORES = "random"
 WINDOW = 1024  # tokens on each side
 # these ran the window that was counted
 ONE_SIDED = "naive", "sdpa", "as_released_naive", "as_released_sdpa"

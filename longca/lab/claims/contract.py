@@ -34,7 +34,8 @@ MEANINGS: dict[Status, str] = {
     CONTRADICTED: "fewer than three observations in four agree",
     OPEN: "nothing that decides it was measured, and the missing cells are named",
 }
-AS_STUDY, REPAIRED = "as the study has it", "with repaired code and today's kernels"
+AS_STUDY = "as the study has it"
+REPAIRED = "with repaired code and today's kernels"
 """the names of a claim's two verdicts"""
 READINGS = {
     AS_STUDY: "judged by its GPU, its kernels and code paths, and the masks and documents that its released "
@@ -238,18 +239,18 @@ def decided_in_parts(
             any is, and as much of the points as is not missing.
         lead: words before the finding, where those of the parts are short.
     """
-    judged = [one for one in parts if one.status != OPEN]
-    observations = [observation for one in parts for observation in one.observations]
-    names = ", ".join(one.name for one in judged) if 0 < len(judged) < len(parts) else ""
+    judged = [part for part in parts if part.status != OPEN]
+    observations = [observation for part in parts for observation in part.observations]
+    names = ", ".join(part.name for part in judged) if 0 < len(judged) < len(parts) else ""
     return Verdict(
-        _worst(one.status for one in judged) if judged else OPEN,
+        _worst(part.status for part in judged) if judged else OPEN,
         f"{lead}: {_finding(parts)}" if lead else _capital(_finding(parts)),
         _against(observations),
         _cell_ids(observations),
         missing.texts,
         part or "; ".join(filter(None, (names, missing.judged if observations else ""))),
         note,
-        parts=tuple(PartVerdict(one.name, one.status, one.finding) for one in parts)
+        parts=tuple(PartVerdict(part.name, part.status, part.finding) for part in parts)
         if len(parts) > 1
         else (),
     )
@@ -294,15 +295,15 @@ def summary(claims: Iterable[Verdicts]) -> str:
     gpus = dict.fromkeys(gpu for statuses in of_gpus for gpu in statuses)
     repaired = [f"on {gpu}: {_counts(statuses.get(gpu, OPEN) for statuses in of_gpus)}" for gpu in gpus]
     first = f"{len(judged)} claim{'' if len(judged) == 1 else 's'}, {AS_STUDY}: " + _counts(
-        one.as_study.status for one in judged
+        verdict.as_study.status for verdict in judged
     )
-    rest = "; ".join(repaired) if repaired else _counts(one.repaired.status for one in judged)
+    rest = "; ".join(repaired) if repaired else _counts(verdict.repaired.status for verdict in judged)
     return f"{first}. {_capital(REPAIRED)}{',' if repaired else ':'} {rest}"
 
 
 def _finding(parts: Sequence[Part]) -> str:
-    known: list[tuple[Status, str]] = [(one.status, one.finding) for one in parts if one.status != OPEN]
-    unknown = [one.finding for one in parts if one.status == OPEN]
+    known: list[tuple[Status, str]] = [(part.status, part.finding) for part in parts if part.status != OPEN]
+    unknown = [part.finding for part in parts if part.status == OPEN]
     if not known:
         return "; ".join(unknown) or "no record says anything about it"
     return "; ".join([*_by_status(known), *([f"open: {', '.join(unknown)}"] if unknown else [])])

@@ -198,7 +198,7 @@ class Point:
         return replace(
             self,
             cells=tuple(cell for cell in self.cells if cell.seed in seeds),
-            played=tuple(one for one in self.played if one.seed in seeds),
+            played=tuple(playoff for playoff in self.played if playoff.seed in seeds),
         )
 
     def axis(self, name: str) -> Any:
@@ -217,13 +217,13 @@ class Point:
     @property
     def where(self) -> str:
         """Its setting, in words: "full 8K fwd 64:8 on H100"."""
-        told = [
+        details = [
             f"{key} {value}"
             for key, value in self.params.items()
             if key in ("block", "mean_block", "density")
         ]
-        told += ["as the study's code has it"] if self.params.get("paper_compat") == "True" else []
-        mask = f"{self.mask} ({', '.join(told)})" if told else self.mask
+        details += ["as the study's code has it"] if self.params.get("paper_compat") == "True" else []
+        mask = f"{self.mask} ({', '.join(details)})" if details else self.mask
         return f"{mask} {self.size}"
 
     @property
@@ -277,12 +277,12 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
         elif measurement is not None:
             groups[identity][1].append(measurement)
     known = table.attrs.get(RESOLUTIONS)
-    found = [
+    observed = [
         Point(
             **dict(zip(_IDENTITY, identity, strict=True)),
             cells=tuple(cells),
             gpu=short_device(identity[0]),
-            played=tuple({one.seed: one for one in played}.values()),
+            played=tuple({playoff.seed: playoff for playoff in played}.values()),
             resolutions=known,
         )
         for identity, (cells, played) in groups.items()
@@ -291,7 +291,7 @@ def points(table: pd.DataFrame, *, ok: bool = True, **where: Wanted) -> list[Poi
     rest = {name: wanted for name, wanted in where.items() if name not in direct}
     return [
         point
-        for point in found
+        for point in observed
         if (point.ok or not ok) and all(_fits(point.axis(name), wanted) for name, wanted in rest.items())
     ]
 
@@ -305,21 +305,21 @@ def notes(rows: pd.DataFrame, point: Point) -> str:
     return "; ".join(dict.fromkeys(rows.notes[own].astype(str)))
 
 
-def of_one_protocol(found: Iterable[Point]) -> list[Point]:
+def of_one_protocol(observed: Iterable[Point]) -> list[Point]:
     """The points with a rate by one protocol, with rests of the GPU where two or more have such: rates of the
     two protocols are never compared."""
-    points_of = {str(index): point for index, point in enumerate(found)}
+    points_of = {str(index): point for index, point in enumerate(observed)}
     ranked = [replace(point.ranked, method=key) for key, point in points_of.items() if point.ranked]
     return [points_of[point.method] for point in competing(ranked).points]
 
 
-def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
+def gpu_note(observed: Iterable[Point], meaning: str = "") -> str:
     """A sentence where GPUs are not the study's.
 
     Args:
         meaning: what that means for the verdict; by default what the GPUs' peaks mean for rates.
     """
-    ran = [point for point in found if point.ok]
+    ran = [point for point in observed if point.ok]
     others = {point.device: point.value("peak_tflops") for point in ran if STUDY_GPU not in point.device}
     if not others:
         return ""
@@ -332,7 +332,8 @@ def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
             f"rates will"
         )
     )
-    names, some = " and ".join(sorted(others)), any(STUDY_GPU in point.device for point in ran)
+    names = " and ".join(sorted(others))
+    some = any(STUDY_GPU in point.device for point in ran)
     where = (
         f"an {STUDY_GPU} as in the study, and on {names}"
         if some
@@ -341,15 +342,15 @@ def gpu_note(found: Iterable[Point], meaning: str = "") -> str:
     return f"Measured on {where}: {meaning or rates}."
 
 
-def num_hosts(found: Iterable[Point]) -> int:
+def num_hosts(observed: Iterable[Point]) -> int:
     """The most hosts that took part in one ok point; 0 without any."""
-    return max((int(point.value("num_nodes")) for point in found if point.ok), default=0)
+    return max((int(point.value("num_nodes")) for point in observed if point.ok), default=0)
 
 
-def reach(found: Sequence[Point]) -> str:
+def reach(observed: Sequence[Point]) -> str:
     """The part of a claim about many GPUs that points reach: "up to 4 ranks of one host"."""
-    hosts = num_hosts(found)
-    ranks = max((point.world for point in found if point.ok), default=0)
+    hosts = num_hosts(observed)
+    ranks = max((point.world for point in observed if point.ok), default=0)
     return f"up to {plural(ranks, 'rank')} of {'one host' if hosts == 1 else f'{hosts} hosts'}"
 
 
@@ -366,7 +367,7 @@ def span(values: Iterable[float], show: Callable[[Any], str] | None = None) -> s
 
 def held(observations: Sequence[Observation], noun: str = "point") -> str:
     """Number of them that hold: "3 of 14 points"."""
-    return of(sum(one.holds for one in observations), len(observations), noun)
+    return of(sum(observation.holds for observation in observations), len(observations), noun)
 
 
 def of(count: int, total: int, noun: str) -> str:

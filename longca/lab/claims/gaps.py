@@ -23,32 +23,32 @@ class HasAxes(Protocol):
         """The value; None without that axis."""
 
 
-def missing(found: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Sequence[Any]) -> Gaps:
+def missing(observed: Iterable[HasAxes], gpus: str, *, study: str = "", **axes: Sequence[Any]) -> Gaps:
     """Combinations of the axes that no point has, with the hardware for them; neighbours are told together.
 
     Args:
-        found: points of any status.
+        observed: points of any status.
         study: the study whose cells they are; the command that measures them is told with them.
         axes: as `points` takes them; each a sequence of values.
     """
-    there = {tuple(str(point.axis(name)) for name in axes) for point in found}
+    there = {tuple(str(point.axis(name)) for name in axes) for point in observed}
     asked = list(itertools.product(*axes.values()))
     absent = [combination for combination in asked if tuple(map(str, combination)) not in there]
     texts = []
     for combination in _merged(absent, len(axes)):
-        told = dict(zip(axes, combination, strict=True))
-        text = "; ".join(_told(name, values) for name, values in told.items())
-        command = f": {run_command(study, told)}" if study else ""
+        values_of = dict(zip(axes, combination, strict=True))
+        text = "; ".join(_told(name, values) for name, values in values_of.items())
+        command = f": {run_command(study, values_of)}" if study else ""
         texts.append(f"{text} (needs {gpus}{command})")
     return Gaps(tuple(texts), len(absent), len(asked))
 
 
 def missing_dense(
-    found: Iterable[HasAxes], gpus: str, study: str, kernels: Sequence[str], masks: Sequence[str]
+    observed: Iterable[HasAxes], gpus: str, study: str, kernels: Sequence[str], masks: Sequence[str]
 ) -> Gaps:
     """`missing` of dense kernels at the study's lengths and shared KV heads, forward and backward."""
     axes = {"kernel": kernels, "mask": masks, "heads": [GQA], "seqlen": LENGTHS, "direction": ("fwd", "bwd")}
-    return missing(found, gpus, study=study, **axes)
+    return missing(observed, gpus, study=study, **axes)
 
 
 def _merged(absent: Sequence[tuple[Any, ...]], num_axes: int) -> list[tuple[tuple[Any, ...], ...]]:
@@ -71,8 +71,8 @@ def _told(name: str, values: Sequence[Any]) -> str:
         whole = {kind: masks for kind, masks in kinds.items() if set(masks) <= set(values)}
         rest = [value for value in values if not any(value in masks for masks in whole.values())]
         return ", ".join([*whole, *rest])
-    told = ", ".join(format_length(value) if name == "seqlen" else str(value) for value in values)
-    return f"{told} ranks" if name == "world" else told if name in (*NAMELESS, "seqlen") else f"{name} {told}"
+    text = ", ".join(format_length(value) if name == "seqlen" else str(value) for value in values)
+    return f"{text} ranks" if name == "world" else text if name in (*NAMELESS, "seqlen") else f"{name} {text}"
 
 
 def run_command(study: str, axes: Mapping[str, Sequence[Any]], *, as_named: bool = False) -> str:

@@ -12,7 +12,9 @@ HETEROGENEOUS = (
 DENSE = ("naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "flashmask")
 """the study's seven; as its cuDNN, this one keeps its plans"""
 STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")  # the study's five
-GQA, MHA = "64:8", "64:64"  # the study's heads
+# the study's heads
+GQA = "64:8"
+MHA = "64:64"
 LENGTHS = tuple(1024 * length for length in (1, 2, 4, 8, 16, 24, 32, 40, 48))  # the study's, of dense masks
 STUDY_PEAK = 989  # TFLOP/s, of config/hardware.yaml
 STUDY_BYTES = 80 << 30  # of the study's GPU: what takes more does not fit there, whatever the GPU here

@@ -28,18 +28,23 @@ class Pair:
     @cached_property
     def lead(self) -> Lead:
         """The first's rate over the second's, and what it means. Only of rates."""
-        first, second = self.first.ranked, self.second.ranked
+        first = self.first.ranked
+        second = self.second.ranked
         assert self.column == RATE and first and second
         if not self.same_masks:
             second = replace(
-                second, measurements=tuple(replace(one, seed=~one.seed) for one in second.measurements)
+                second,
+                measurements=tuple(
+                    replace(measurement, seed=~measurement.seed) for measurement in second.measurements
+                ),
             )
         return compare(first, second)
 
     @property
     def is_of_one_protocol(self) -> bool:
         """False for two rates of which one was measured with rests of the GPU and the other one without."""
-        first, second = self.first.ranked, self.second.ranked
+        first = self.first.ranked
+        second = self.second.ranked
         return self.column != RATE or first is None or second is None or share_protocol(first, second)
 
     @property
@@ -64,9 +69,9 @@ class Pair:
     def observed(self, holds: bool, first: str = "", second: str = "") -> Observation:
         """It as an observation; names default to the points'."""
         show = format_bytes if self.column.endswith("bytes") else number
-        one, other = (show(point.value(self.column)) for point in (self.first, self.second))
+        shown, other = (show(point.value(self.column)) for point in (self.first, self.second))
         names = first or self.first.name, second or self.second.name
-        text = f"{names[0]} {one}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
+        text = f"{names[0]} {shown}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
         return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
 
 
@@ -81,19 +86,19 @@ def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: s
     return [pair for _, pair in _matched(first, second, vary, column)]
 
 
-def rivals(found: Sequence[Point], name: str, field: str = "kernel") -> list[tuple[Point, Pair]]:
+def rivals(observed: Sequence[Point], name: str, field: str = "kernel") -> list[tuple[Point, Pair]]:
     """Each point of one method beside the best other method of its setting; points that are alone are left
     out.
 
     Args:
         field: what names a method: "kernel" or "strategy".
     """
-    own = [point for point in found if getattr(point, field) == name]
+    own = [point for point in observed if getattr(point, field) == name]
     beside: dict[int, list[Pair]] = defaultdict(list)
-    for other in dict.fromkeys(getattr(point, field) for point in found):
+    for other in dict.fromkeys(getattr(point, field) for point in observed):
         if other != name:
             for index, pair in _matched(
-                own, [point for point in found if getattr(point, field) == other], (field,)
+                own, [point for point in observed if getattr(point, field) == other], (field,)
             ):
                 beside[index].append(pair)
     return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]

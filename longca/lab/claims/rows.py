@@ -11,12 +11,18 @@ from longca.lab.store.table import is_ranked
 if TYPE_CHECKING:
     import pandas as pd
 
-STUDY_GPU, STUDY_DEVICE = "H100", "NVIDIA H100 80GB HBM3"
+STUDY_GPU = "H100"
+STUDY_DEVICE = "NVIDIA H100 80GB HBM3"
 """the study's GPU: its model, and the exact one"""
-ROLE, MEASURED, RESOLUTIONS = "role", "measurement", "resolutions"
+ROLE = "role"
+MEASURED = "measurement"
+RESOLUTIONS = "resolutions"
 """what `prepared` adds: columns with the role of a row and with its measurement, None where it is
 not of its case's protocol (`longca.lab.ranking.protocol`); and an attribute with the resolutions"""
-OWN, PLAYED, RELEASED, NO_ROLE = "own", "played", "released", ""
+OWN = "own"
+PLAYED = "played"
+RELEASED = "released"
+NO_ROLE = ""
 """the roles: the row of a cell, of a play-off, of a kernel as released (never ranked), of nothing asked"""
 
 

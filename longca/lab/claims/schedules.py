@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from longca.lab.claims.evidence import Point
 
-RING, GATHER = "paper_style_ring", "paper_style_allgather"
+RING = "paper_style_ring"
+GATHER = "paper_style_allgather"
 NAMES = {RING: "the study's ring", GATHER: "the study's all-gather"}
 WORLDS = (8, 16, 32, 64, 96)  # GPUs: of the study's figures
 KERNEL = "fa3"  # the study's, as this project has it
@@ -40,10 +41,10 @@ def decides(point: Point) -> bool:
     return point.ok and point.kernel == KERNEL and point.world >= WORLDS[0]
 
 
-def reached(found: Sequence[Point]) -> str:
+def reached(observed: Sequence[Point]) -> str:
     """The part of a claim that points reach without deciding it: "up to 2 ranks of one host, over band"."""
-    kernels = " and ".join(sorted({point.kernel for point in found}))
-    return f"{reach(found)}, over {kernels}" if found else ""
+    kernels = " and ".join(sorted({point.kernel for point in observed}))
+    return f"{reach(observed)}, over {kernels}" if observed else ""
 
 
 def lacking(

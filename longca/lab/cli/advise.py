@@ -128,12 +128,13 @@ def command(
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     pattern = Registry("mask").load(name)
     check_call(tokens, heads, head_dim, dtype)
-    (num_q_heads, num_kv_heads), seqlen = parse_heads(heads), parse_length(tokens)
+    num_q_heads, num_kv_heads = parse_heads(heads)
+    seqlen = parse_length(tokens)
     check_blocks(name, pattern.resolve(params), seqlen, num_kv_heads, gpus)
     used = (corpus or usual_corpus(seqlen)) if pattern.uses_documents else None
     built = build_mask(name, seqlen=seqlen, corpus=used, seed=seed, num_kv_heads=num_kv_heads, **params)
     fitted, problems = _fitted(records)
-    found = advise(
+    advice = advise(
         built,
         gpus=gpus,
         num_q_heads=num_q_heads,
@@ -153,20 +154,20 @@ def command(
     for problem in problems:  # after all that can be refused, whose message is one line
         print(f"skipped {problem}", file=sys.stderr)
     if study is not None:
-        study.write_text(_yaml(found.study()), encoding="utf-8")
-    defaults = _defaults(found, context)
+        study.write_text(_yaml(advice.study()), encoding="utf-8")
+    defaults = _defaults(advice, context)
     if as_json:
         print_json(
-            found.to_dict()
-            | {"defaults": defaults, "check": _check(found, study), "see_also": _choose(found)}
+            advice.to_dict()
+            | {"defaults": defaults, "check": _check(advice, study), "see_also": _choose(advice)}
         )
     else:
-        _print(found, top, study, defaults)
+        _print(advice, top, study, defaults)
 
 
-def _defaults(found: Advice, context: typer.Context) -> dict[str, str]:
+def _defaults(advice: Advice, context: typer.Context) -> dict[str, str]:
     """The options that were left out, and the values taken for them, those of most records."""
-    question = found.question
+    question = advice.question
     values = {
         "mask": question.mask.name,
         "tokens": context.params["tokens"],
@@ -193,11 +194,12 @@ def _defaults(found: Advice, context: typer.Context) -> dict[str, str]:
     }
 
 
-def _choose(found: Advice) -> str:
+def _choose(advice: Advice) -> str:
     """The command that answers the same question from records."""
     from longca.core.plugin import Registry
 
-    question, call = found.question, found.question.call
+    question = advice.question
+    call = advice.question.call
     usual_params = Registry("mask").load(question.mask.name).resolve({})
     params = ",".join(
         f"{key}={value}" for key, value in question.mask_params.items() if value != usual_params[key]
@@ -224,16 +226,17 @@ def _bytes(text: str | None) -> float | None:
 
     if text is None:
         return None
-    value, unit = text.strip().upper().removesuffix("B"), ""
+    value = text.strip().upper().removesuffix("B")
+    unit = ""
     if value[-1:] in UNITS:
         value, unit = value[:-1], value[-1:]
     try:
-        found = float(value) * UNITS[unit]
+        size = float(value) * UNITS[unit]
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
+        size = 0.0
+    if not 0 < size < float("inf"):
         raise UserError(f"'{text}' is no amount of memory", todo="Write a number of bytes such as 60G")
-    return found
+    return size
 
 
 def _names(text: str) -> list[str] | None:
@@ -264,9 +267,10 @@ def _yaml(content: dict[str, Any]) -> str:
     return str(yaml.safe_dump(content, sort_keys=False))
 
 
-def _check(found: Advice, study: Path | None) -> str:
+def _check(advice: Advice, study: Path | None) -> str:
     """The command that measures the first options."""
-    gpus, per_node = found.question.gpus, found.question.network.ranks_per_node
+    gpus = advice.question.gpus
+    per_node = advice.question.network.ranks_per_node
     file = study or Path("check.yaml")
     if gpus <= per_node:
         return f"longca run {file}"
@@ -276,13 +280,14 @@ def _check(found: Advice, study: Path | None) -> str:
     )
 
 
-def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]) -> None:
+def _print(advice: Advice, top: int, study: Path | None, defaults: dict[str, str]) -> None:
     from longca.lab.store.text import format_bytes, number, percent
 
-    question = found.question
-    print_filled(found.finding)
-    several, drawn = question.gpus > 1, len(found.seeds) > 1
-    shown = found.options[:top]
+    question = advice.question
+    print_filled(advice.finding)
+    several = question.gpus > 1
+    drawn = len(advice.seeds) > 1
+    shown = advice.options[:top]
     limits = not several  # else the table of messages has their share, and there is no room for both
     columns = [
         "method",
@@ -329,31 +334,31 @@ def _print(found: Advice, top: int, study: Path | None, defaults: dict[str, str]
             f"Extrapolated, so that they count with the slow end of their interval: {names} ({reason})."
         )
     if drawn:
-        low, middle, high = (number(seconds * 1e3) for seconds in found.best.quantiles.values())
+        low, middle, high = (number(seconds * 1e3) for seconds in advice.best.quantiles.values())
         print_filled(
-            f"Over draws, {found.best.candidate.title} takes {low}, {middle} and {high} ms (10 %, half and "
+            f"Over draws, {advice.best.candidate.title} takes {low}, {middle} and {high} ms (10 %, half and "
             "90 % of draws). Times are means over draws; the column 90 % holds them all, and first says in "
             "how many a method is the fastest."
         )
     if several:
-        seed = f" in seed {found.seeds[0]}" if drawn else ""
-        limit = found.best.prediction.limit
-        print_filled(f"The first is {found.best.candidate.how}{seed}; limited by {limit}.")
-    for change in found.changes:
+        seed = f" in seed {advice.seeds[0]}" if drawn else ""
+        limit = advice.best.prediction.limit
+        print_filled(f"The first is {advice.best.candidate.how}{seed}; limited by {limit}.")
+    for change in advice.changes:
         print_filled(f"It would change: {change}.")
-    for assumption in found.assumptions:
+    for assumption in advice.assumptions:
         print_filled(f"Assumed: {assumption}.")
     if defaults:
         print_filled(f"Not given: {', '.join(f'{name} {value}' for name, value in defaults.items())}.")
-    left = len(found.options) - len(shown)
-    if left > 0 or found.refused:
-        more = [f"{left} more with --top {len(found.options)}"] * (left > 0)
-        refused = [f"{len(found.refused)} cannot run it (--json says why)"] * bool(found.refused)
+    left = len(advice.options) - len(shown)
+    if left > 0 or advice.refused:
+        more = [f"{left} more with --top {len(advice.options)}"] * (left > 0)
+        refused = [f"{len(advice.refused)} cannot run it (--json says why)"] * bool(advice.refused)
         print_filled(f"{'; '.join([*more, *refused])}.")
     step = "" if study is not None else " write it with --study check.yaml, then"
     for text, shown_command in (
-        (f"To check:{step}", _check(found, study)),
-        ("From records alone:", _choose(found)),
+        (f"To check:{step}", _check(advice, study)),
+        ("From records alone:", _choose(advice)),
     ):
         gap = " " if len(f"{text} {shown_command}") <= line_width() else "\n  "  # a command stays whole
         print(f"{text}{gap}{shown_command}")

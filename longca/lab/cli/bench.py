@@ -183,8 +183,10 @@ def _print(run: OwnFileRun) -> None:
     several = len(run.results) > 1
     for result in run.results:
         cell = result.own.cell
-        conclusion, *place = _finding(run, result).split("\n")
-        print(textwrap.fill(f"{_case(cell) if several else ''}{conclusion}", line_width()), *place, sep="\n")
+        conclusion, *details = _finding(run, result).split("\n")
+        print(
+            textwrap.fill(f"{_case(cell) if several else ''}{conclusion}", line_width()), *details, sep="\n"
+        )
     first = run.results[0].own.cell
     print(
         f"{run.device} · {format_length(first.seqlen)} tokens · {first.num_q_heads}:{first.num_kv_heads} "
@@ -228,7 +230,8 @@ def _print_times(result: OwnFileResult) -> None:
     """The file's kernel first, then its rivals, the fastest first."""
     from longca.lab.report.series import rate_unit
 
-    case, cell = _standing(result), result.own.cell
+    case = _standing(result)
+    cell = result.own.cell
     unit = rate_unit(case.first.rate)
     rivals = {rival.cell.kernel: rival for rival in result.rivals}
     ran = [rivals[entry.method] for entry in case.entries if entry.method in rivals]
@@ -256,8 +259,8 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
             "implausible": "is too fast to be true",
         }
         what = words.get(outcome.status, outcome.status)
-        place = f"\n  {result.place}" if result.place else ""
-        return f"{run.kernel} {what}: {_view(result.own).reason}{place}"
+        origin = f"\n  {result.place}" if result.place else ""
+        return f"{run.kernel} {what}: {_view(result.own).reason}{origin}"
     case = _standing(result)
     own = _entry(case, run.kernel)
     right = (
@@ -318,7 +321,8 @@ def _entry(case: Standing, kernel: str) -> RankedMethod:
 def _row(record: Record, case: Standing, factor: float) -> list[Any]:
     from longca.lab.store.text import number, percent
 
-    view, entry = _view(record), _entry(case, record.cell.kernel)
+    view = _view(record)
+    entry = _entry(case, record.cell.kernel)
     tensor = view.worst_tensor
     error = (
         ""

@@ -134,8 +134,8 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))
     if ranking.earlier:
-        told = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"  # noqa: E501
-        print(textwrap.fill(told, width, subsequent_indent="  "))
+        note = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"  # noqa: E501
+        print(textwrap.fill(note, width, subsequent_indent="  "))
     seeds = (
         f", {'seed' if len(ranking.seeds) == 1 else 'seeds'} {', '.join(map(str, ranking.seeds))}"
         if ranking.corpora
@@ -154,7 +154,7 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
 
 def _by_reason(ranking: CallRanking) -> dict[str, list[str]]:
     """Why some have no number → their names."""
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for method, status, reason in ranking.missing:
-        found.setdefault(f"{status}, {reason}" if reason else status, []).append(method)
-    return found
+        reasons.setdefault(f"{status}, {reason}" if reason else status, []).append(method)
+    return reasons

@@ -93,7 +93,8 @@ def command(
         f"The study: {STUDY}. Its claims are known from texts about it, since its own tables are not at hand."
     )
     print(
-        *(_paragraph(text) for text in (summary(one for _, one in all_verdicts), known, *defined)), sep="\n"
+        *(_paragraph(text) for text in (summary(verdict for _, verdict in all_verdicts), known, *defined)),
+        sep="\n",
     )
     for claim, verdicts in all_verdicts:
         print("", *_rows(claim, verdicts), sep="\n")
@@ -112,27 +113,31 @@ def _predicted(wanted: set[int], as_json: bool) -> None:
             f"Nothing is predicted of claim '{strange[0]}'",
             todo=f"Claims {', '.join(map(str, CLAIMS))} need several nodes and hang on times: take these",
         )
-    found = [one for number, one in sorted(verdicts().items()) if not wanted or number in wanted]
+    predicted = [verdict for number, verdict in sorted(verdicts().items()) if not wanted or number in wanted]
     if as_json:
         print_json(
             {
                 "setting": setting(),
                 "claims": [
-                    {"number": one.claim.number, "label": one.claim.label, "predicted": True}
-                    | vars(one.verdict)
-                    | {"text": one.text}
-                    for one in found
+                    {"number": verdict.claim.number, "label": verdict.claim.label, "predicted": True}
+                    | vars(verdict.verdict)
+                    | {"text": verdict.text}
+                    for verdict in predicted
                 ],
             }
         )
         return
     print(textwrap.fill(f"Predicted, not measured: {setting()}.", WIDTH))
-    for one in found:
+    for verdict in predicted:
         print()
-        print(textwrap.fill(f"{one.claim.number}. {one.claim.sentence}", WIDTH, subsequent_indent="    "))
         print(
             textwrap.fill(
-                one.text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+                f"{verdict.claim.number}. {verdict.claim.sentence}", WIDTH, subsequent_indent="    "
+            )
+        )
+        print(
+            textwrap.fill(
+                verdict.text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
             )
         )
 
@@ -145,7 +150,8 @@ def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
     """The claim with its number, beside its two verdicts, then what they rest on; wrapped to 80 columns."""
     from longca.lab.claims.contract import AS_STUDY, REPAIRED
 
-    first, repaired = verdicts.as_study, verdicts.repaired
+    first = verdicts.as_study
+    repaired = verdicts.repaired
     judged = f" [{first.part}]" if first.part else ""
     by_gpu = ", ".join(
         f"{verdict.status} on {verdict.gpu}" if verdict.gpu else verdict.status

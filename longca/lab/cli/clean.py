@@ -50,32 +50,32 @@ def command(
 
     _, chosen, folder = open_study(study, results=results)
     kept = [] if records else _there(folder, RECORDS)
-    found = {
+    sizes = {
         path: _size(path)
         for path in (*_there(folder, tuple(MADE)), *(_there(folder, RECORDS) if records else ()))
     }
-    total = format_bytes(sum(found.values()))
-    if not as_json and found:
+    total = format_bytes(sum(sizes.values()))
+    if not as_json and sizes:
         print_table(
             f"{chosen.name}: {total} to remove in {folder}",
             ["what", "size", "holds"],
-            [[path.name, format_bytes(size), MADE.get(path.name, "records")] for path, size in found.items()],
+            [[path.name, format_bytes(size), MADE.get(path.name, "records")] for path, size in sizes.items()],
         )
     if not as_json:
         print(
             f"Records stay: {', '.join(path.name for path in kept)}."
             if kept
             else ""
-            if found
+            if sizes
             else f"Nothing to remove in '{folder}'."
         )
-    if found and not yes:
+    if sizes and not yes:
         if as_json:
             print_json(
                 {
                     "folder": str(folder),
-                    "would_remove": [str(path) for path in found],
-                    "num_bytes": sum(found.values()),
+                    "would_remove": [str(path) for path in sizes],
+                    "num_bytes": sum(sizes.values()),
                 }
             )
             return
@@ -87,19 +87,19 @@ def command(
             )
         if not typer.confirm("Remove them?"):
             raise typer.Exit(1)
-    if found:
+    if sizes:
         with lock_folder(folder):
-            for path in found:
+            for path in sizes:
                 _remove(path)
     if as_json:
         print_json(
             {
                 "folder": str(folder),
-                "removed": [str(path) for path in found],
-                "num_bytes": sum(found.values()),
+                "removed": [str(path) for path in sizes],
+                "num_bytes": sum(sizes.values()),
             }
         )
-    elif found:
+    elif sizes:
         print(f"Removed {total}")
 
 

@@ -93,17 +93,18 @@ def command(
             todo=f"Give them as the second: `longca compare RECORDS {PUBLISHED}`",
         )
     chosen = selection(kernel, strategy, mask, direction, seqlen, world)
-    one, problems = _records(a, results)
+    first, problems = _records(a, results)
     if b == PUBLISHED:
-        one, _ = _selected(chosen, one, [])
-        comparison = compare_published(one, load_published(), rule=rule)
+        first, _ = _selected(chosen, first, [])
+        comparison = compare_published(first, load_published(), rule=rule)
         sources = "; ".join(f"{source.title} ({source.how})" for source in load_sources().values())
-        sides = [_described(a, one), Described(PUBLISHED, f"published: {sources}")]
+        sides = [_described(a, first), Described(PUBLISHED, f"published: {sources}")]
     else:
         other, more = _records(b, results)
-        one, other = _selected(chosen, one, other)
-        comparison = compare_records(one, other, rule=rule)
-        sides, problems = [_described(a, one), _described(b, other)], problems + more
+        first, other = _selected(chosen, first, other)
+        comparison = compare_records(first, other, rule=rule)
+        sides = [_described(a, first), _described(b, other)]
+        problems = problems + more
     count = None if show_all else 10
     _write(comparison, sides, count, markdown, html)
     failures = matched(comparison, conditions)

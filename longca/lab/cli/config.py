@@ -22,14 +22,14 @@ def show(as_json: Json = False) -> None:
     from longca.lab.studies.checkout import studies_folder
     from longca.lab.studies.config import settings
 
-    found = [setting._replace(value=data_without_secrets(setting.value)) for setting in settings()]
+    shown = [setting._replace(value=data_without_secrets(setting.value)) for setting in settings()]
     studies = studies_folder().absolute()
     folders: dict[str, Any] = {"package": PACKAGE_ROOT, "studies": studies, "plug-ins": plugin_folders()}
-    results = next(setting.value for setting in found if setting.name == "results").absolute()
+    results = next(setting.value for setting in shown if setting.name == "results").absolute()
     if as_json:
         print_json(
             {
-                "settings": {name: {"value": value, "origin": origin} for name, value, origin in found},
+                "settings": {name: {"value": value, "origin": origin} for name, value, origin in shown},
                 "folders": {**folders, "results": results},
             }
         )
@@ -37,7 +37,7 @@ def show(as_json: Json = False) -> None:
     print_table(
         "Settings",
         ["setting", "value", "from"],
-        [[name, str(value), origin] for name, value, origin in found],
+        [[name, str(value), origin] for name, value, origin in shown],
     )
-    for name, place in {**folders, "results": results}.items():
-        print(f"{name}: {(', '.join(map(str, place)) or 'none') if isinstance(place, list) else place}")
+    for name, folder in {**folders, "results": results}.items():
+        print(f"{name}: {(', '.join(map(str, folder)) or 'none') if isinstance(folder, list) else folder}")

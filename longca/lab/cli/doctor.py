@@ -17,7 +17,8 @@ from longca.lab.studies.config import load_config
 
 def command(as_json: Json = False) -> None:
     """Check this machine: Python, torch, GPUs, kernels, space. Exit code 3 if nothing can be measured."""
-    machine, kernels = [*_software(), *_gpus(), *_room()], _kernels()
+    machine = [*_software(), *_gpus(), *_room()]
+    kernels = _kernels()
     checks = [*machine, *kernels]
     if as_json:
         print_json([dict(zip(("check", "state", "detail"), check, strict=True)) for check in checks])
@@ -38,9 +39,9 @@ def _finding(machine: list[Check], kernels: list[Check]) -> str:
     if failing:
         return f"This machine cannot measure: {'; '.join(failing)}."
     num_gpus = sum(name.startswith("GPU ") for name, _, _ in machine)
-    place = f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}" if num_gpus else "its CPU"
+    devices = f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}" if num_gpus else "its CPU"
     return (
-        f"This machine can measure on {place}: {sum(state == 'ok' for _, state, _ in kernels)} of "
+        f"This machine can measure on {devices}: {sum(state == 'ok' for _, state, _ in kernels)} of "
         f"{len(kernels)} kernels run here."
     )
 
@@ -88,8 +89,8 @@ def _software() -> list[Check]:
         "chromium": "tests the page",
     }
     for tool, purpose in tools.items():
-        place = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
-        checks.append((tool, "ok" if place else "note", place or f"not found: {purpose}"))
+        path = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
+        checks.append((tool, "ok" if path else "note", path or f"not found: {purpose}"))
     return checks
 
 
@@ -148,7 +149,8 @@ def _room() -> list[Check]:
 
 
 def _kernels() -> list[Check]:
-    device, checks = device_type(), []
+    device = device_type()
+    checks = []
     for kernel in Registry("kernel").load_all():
         reason = kernel.available(device)
         checks.append((f"kernel {kernel.name}", "note" if reason else "ok", reason or kernel.summary))

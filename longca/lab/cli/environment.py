@@ -52,16 +52,16 @@ def command(
         raise UserError(
             "There is no record that can be used", why=str(loaded.problems[0]) if loaded.problems else ""
         )
-    found = summary_of(loaded.records, loaded.environments, images)
-    differing = found.comparison.differing if found.comparison else ()
+    summary = summary_of(loaded.records, loaded.environments, images)
+    differing = summary.comparison.differing if summary.comparison else ()
     if as_json:
         print_json(
             {
-                "finding": found.sentence,
-                "num_records": found.num_records,
-                "ran": found.ran,
-                "images": found.images,
-                "same": found.comparison.same if found.comparison else (),
+                "finding": summary.sentence,
+                "num_records": summary.num_records,
+                "ran": summary.ran,
+                "images": summary.images,
+                "same": summary.comparison.same if summary.comparison else (),
                 "differing": differing,
                 "environments": [
                     {
@@ -71,13 +71,13 @@ def command(
                         "compared": use.compared,
                         "installed": use.installed and use.installed.model_dump(mode="json"),
                     }
-                    for use in found.uses
+                    for use in summary.uses
                 ],
                 "problems": [str(problem) for problem in loaded.problems],
             }
         )
     else:
-        print_text(f"{found.sentence}.")
+        print_text(f"{summary.sentence}.")
         rows = [
             [
                 use.digest[:12],
@@ -87,7 +87,7 @@ def command(
                 (use.installed and use.installed.driver) or "",
                 ", ".join(use.modules),
             ]
-            for use in found.uses
+            for use in summary.uses
         ]
         if rows:
             print_table(
@@ -103,5 +103,5 @@ def command(
             )
         for problem in loaded.problems[:MOST_SHOWN]:
             print_text(f"skipped {problem}")
-    if image is not None and (found.ran["neither"] or found.ran["unknown"]):
+    if image is not None and (summary.ran["neither"] or summary.ran["unknown"]):
         raise typer.Exit(1)

@@ -65,7 +65,8 @@ def command(
             f"No cell of study '{chosen.name}' begins with '{cell}'",
             todo="`longca plan --cells` shows their ids",
         )
-    predictor, records = Predictor(device_type()), _records(folder, cells)
+    predictor = Predictor(device_type())
+    records = _records(folder, cells)
     predictions = [predictor.predict(each) for each in cells]
     if as_json:
         print_json([_facts(prediction, records.get(prediction.cell.cell_id)) for prediction in predictions])
@@ -73,9 +74,9 @@ def command(
     print(textwrap.fill(_summary(predictions, records), line_width()))
     groups: dict[str, list[Prediction]] = {}
     for prediction in predictions:
-        one = prediction.cell.cell_id
+        cell_id = prediction.cell.cell_id
         groups.setdefault(
-            one if len(cells) <= MOST_WHOLE or one in records else _state(prediction), []
+            cell_id if len(cells) <= MOST_WHOLE or cell_id in records else _state(prediction), []
         ).append(prediction)
     for group in groups.values():
         print()
@@ -96,8 +97,8 @@ def _records(folder: Path, cells: list[Cell]) -> dict[str, Record]:
     store = CellStore(folder)
     if not store.cells.is_dir():
         return {record.cell_id: record for record in load(folder).records}
-    found = (store.read(cell.cell_id) for cell in cells)
-    return {record.cell_id: record for record in found if isinstance(record, Record)}
+    records = (store.read(cell.cell_id) for cell in cells)
+    return {record.cell_id: record for record in records if isinstance(record, Record)}
 
 
 def _summary(predictions: list["Prediction"], records: dict[str, Record]) -> str:
@@ -106,10 +107,12 @@ def _summary(predictions: list["Prediction"], records: dict[str, Record]) -> str
 
     from longca.lab.store.text import plural
 
-    refused = [one for one in predictions if _refusal(one)]
+    refused = [prediction for prediction in predictions if _refusal(prediction)]
     total = plural(len(predictions), "cell")
     counts = Counter(
-        records[one.cell.cell_id].outcome.status for one in predictions if one.cell.cell_id in records
+        records[prediction.cell.cell_id].outcome.status
+        for prediction in predictions
+        if prediction.cell.cell_id in records
     )
     if len(predictions) == 1:
         record = records.get(predictions[0].cell.cell_id)
@@ -185,7 +188,8 @@ def _print_short(group: list["Prediction"], record: Record | None) -> None:
 def _print_whole(prediction: "Prediction", record: Record | None) -> None:
     from longca.lab.store.text import format_bytes
 
-    cell, device = prediction.cell, device_type()
+    cell = prediction.cell
+    device = device_type()
     facts = {
         "cell": cell.title,
         "cell_id": cell.cell_id,
@@ -211,7 +215,8 @@ def _print_whole(prediction: "Prediction", record: Record | None) -> None:
 
 def _facts(prediction: "Prediction", record: Record | None) -> dict[str, Any]:
     """One cell as data: numbers are numbers, None where they do not apply."""
-    cell, is_control = prediction.cell, prediction.work is not None
+    cell = prediction.cell
+    is_control = prediction.work is not None
     return {
         "cell_id": cell.cell_id,
         "title": cell.title,

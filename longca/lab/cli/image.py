@@ -66,9 +66,9 @@ def get(image: Wanted = None, digest: Digest = None, key: Key = None) -> None:
     from longca.lab.images.obtain import obtain
     from longca.lab.studies.config import load_config
 
-    found, wanted = _configured(image, digest)
-    print(obtain(found, wanted, load_config({"image_key": key}).image_key))
-    print(found.file)
+    configured, wanted = _configured(image, digest)
+    print(obtain(configured, wanted, load_config({"image_key": key}).image_key))
+    print(configured.file)
 
 
 @app.command()
@@ -76,8 +76,8 @@ def check(image: Wanted = None, digest: Digest = None) -> None:
     """Read the whole image and compare it with the digest noted when it was obtained."""
     from longca.lab.images.image import check as checked
 
-    found, wanted = _configured(image, digest)
-    print(checked(found, wanted, thorough=True))
+    configured, wanted = _configured(image, digest)
+    print(checked(configured, wanted, thorough=True))
 
 
 @app.command()
@@ -124,28 +124,29 @@ def diff(first: Listed, second: Listed, as_json: Json = False) -> None:
     from longca.lab.images.contents import contents as listed
     from longca.lab.images.contents import differences, finding
 
-    before, after = listed(first), listed(second)
-    found = differences(before, after)
-    sentence = finding(first, second, found, len(before["files"]))
+    before = listed(first)
+    after = listed(second)
+    changes = differences(before, after)
+    sentence = finding(first, second, changes, len(before["files"]))
     if as_json:
-        print_json({"finding": sentence, "differences": [asdict(difference) for difference in found]})
+        print_json({"finding": sentence, "differences": [asdict(difference) for difference in changes]})
     else:
         print(sentence)
-        if found:
+        if changes:
             shown = [
                 [
-                    one.what,
-                    one.name,
-                    _short(one.before),
-                    _short(one.after),
-                    "can touch a number" if one.touches_numbers else "",
+                    change.what,
+                    change.name,
+                    _short(change.before),
+                    _short(change.after),
+                    "can touch a number" if change.touches_numbers else "",
                 ]
-                for one in found[:MOST_SHOWN]
+                for change in changes[:MOST_SHOWN]
             ]
             print_table(
-                f"{len(shown)} of {len(found)} differences", ["what", "name", "first", "second", ""], shown
+                f"{len(shown)} of {len(changes)} differences", ["what", "name", "first", "second", ""], shown
             )
-    if any(difference.touches_numbers for difference in found):
+    if any(difference.touches_numbers for difference in changes):
         raise typer.Exit(1)
 
 

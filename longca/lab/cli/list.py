@@ -63,30 +63,30 @@ def command(
     if kind is not None and kind not in by_plural:
         raise unknown("kind", kind, [*_plurals(), MATRIX])
     kinds = [by_plural[kind]] if kind else list(KINDS)
-    found = {
+    plugins = {
         KINDS[name].plural: [_facts(name, plugin) for plugin in sorted(Registry(name).load_all(), key=_place)]
         for name in kinds
     }
     if as_json:
-        print_json(found)
+        print_json(plugins)
     elif verbose:
-        for plural, rows in found.items():
+        for plural, rows in plugins.items():
             columns = list(rows[0]) if rows else ["name"]
             print_table(
                 f"{len(rows)} {plural}", columns, [[row.get(column) for column in columns] for row in rows]
             )
     elif kind is None:
-        _print_overview(found)
+        _print_overview(plugins)
     else:
-        ((plural, rows),) = found.items()
+        ((plural, rows),) = plugins.items()
         _print_lines(plural, rows)
 
 
-def _print_overview(found: dict[str, list[dict[str, Any]]]) -> None:
+def _print_overview(plugins: dict[str, list[dict[str, Any]]]) -> None:
     """Number and names of each kind; of kernels and strategies first those that run here."""
     import textwrap
 
-    width = max(map(len, found)) + 2
+    width = max(map(len, plugins)) + 2
 
     def show(title: str, names: list[str]) -> None:
         if names:
@@ -100,9 +100,9 @@ def _print_overview(found: dict[str, list[dict[str, Any]]]) -> None:
             )
 
     print(
-        textwrap.fill(", ".join(_count(plural, rows) for plural, rows in found.items()) + ".", line_width())
+        textwrap.fill(", ".join(_count(plural, rows) for plural, rows in plugins.items()) + ".", line_width())
     )
-    for plural, rows in found.items():
+    for plural, rows in plugins.items():
         if plural in MOST_NAMES_OF:
             continue
         print()
@@ -186,8 +186,8 @@ def _here(plugin: Any) -> dict[str, Any]:
 
 def _parameters(plugin: Any) -> str:
     """Parameters with their defaults; without one where it is off, or where the plug-in chooses by itself."""
-    found = {name: value for name, value in plugin.Params().model_dump().items() if value is not False}
-    return ", ".join(name if value is None else f"{name}={value}" for name, value in found.items())
+    params = {name: value for name, value in plugin.Params().model_dump().items() if value is not False}
+    return ", ".join(name if value is None else f"{name}={value}" for name, value in params.items())
 
 
 @functools.cache

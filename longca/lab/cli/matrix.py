@@ -55,10 +55,8 @@ def show_matrix(
     patterns = sorted(
         Registry("mask").load_all(), key=lambda pattern: (pattern.number or float("inf"), pattern.name)
     )
-    masks, present = (
-        [pattern.name for pattern in patterns],
-        [kernel.name for kernel in kernels if kernel.name not in absent],
-    )
+    masks = [pattern.name for pattern in patterns]
+    present = [kernel.name for kernel in kernels if kernel.name not in absent]
     grid = {
         "kernel": present,
         "mask": masks,
@@ -134,11 +132,11 @@ def _filled(text: str) -> str:
 
 def _print_reasons(refusals: dict[tuple[str, str, str], str | None]) -> None:
     """Why kernels refuse: one line for each reason, with the masks that it holds for."""
-    found: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for (kernel, mask, direction), reason in refusals.items():
         if reason is not None:
-            found.setdefault((kernel, reason), []).append(f"{mask} {direction}")
-    for (kernel, reason), pairs in found.items():
+            reasons.setdefault((kernel, reason), []).append(f"{mask} {direction}")
+    for (kernel, reason), pairs in reasons.items():
         print(
             "\n"
             + textwrap.fill(f"{kernel}: {reason} ({_joined(pairs)})", line_width(), subsequent_indent="  ")

@@ -85,7 +85,8 @@ def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
 
     check_name("dtype", dtype, DTYPE_BYTES)
     try:
-        num_tokens, num_heads = parse_length(seqlen), parse_heads(heads)
+        num_tokens = parse_length(seqlen)
+        num_heads = parse_heads(heads)
     except ValueError as error:
         raise UserError(str(error)) from None
     for what, number, most in (
@@ -237,7 +238,9 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
 def _whole_columns(widths: list[int], room: int) -> set[int]:
     """The columns that need not be wrapped, the narrowest first, with room left for the others."""
     whole: set[int] = set()
-    least, gap, edges = 10, 3, 2  # of a column that is wrapped; between columns; left and right of the table
+    least = 10  # of a column that is wrapped
+    gap = 3  # between columns
+    edges = 2  # left and right of the table
     for index in sorted(range(len(widths)), key=widths.__getitem__):
         rest = sum(
             min(least, width) for other, width in enumerate(widths) if other not in whole and other != index

@@ -71,7 +71,8 @@ def command(
     reasons = Counter[tuple[str, str]]()
     verdicts = {}
     for cell in wanted:
-        prediction, of_method = predictions[cell.cell_id], methods.setdefault(cell.method, _Method(cell.kind))
+        prediction = predictions[cell.cell_id]
+        of_method = methods.setdefault(cell.method, _Method(cell.kind))
         of_method.num_cells += 1
         ranks = cell.world if machine.device_type == "cpu" else 1  # of a CPU share its memory
         verdicts[cell.cell_id] = verdict = (
@@ -134,10 +135,8 @@ def command(
     unit, factor = ("GPU hours", 1) if on_gpu else ("hours", 1) if hours >= 1 else ("minutes", 60)
     jobs = f" in {num_jobs} jobs of the workflow" if on_gpu else ""
     room = f" with {format_bytes(machine.memory_bytes)} of memory" if machine.memory_bytes else ""
-    num_not_run, num_too_large = (
-        sum(reasons.values()),
-        sum(method.num_too_large for method in methods.values()),
-    )
+    num_not_run = sum(reasons.values())
+    num_too_large = sum(method.num_too_large for method in methods.values())
     refused = "".join(
         f", {count:,} {what}"
         for count, what in ((num_not_run, "not run"), (num_too_large, "too large"))

@@ -82,14 +82,14 @@ def _print(result: ProbeResult, content: dict[str, Any], out: Path) -> None:
         rows = [
             [
                 way,
-                format_bytes(one.num_bytes),
-                number(one.seconds * 1e3),
-                number(one.num_bytes / one.seconds / 1e9),
-                percent(one.spread),
-                "" if one.beside is None else percent(one.beside),
+                format_bytes(message.num_bytes),
+                number(message.seconds * 1e3),
+                number(message.num_bytes / message.seconds / 1e9),
+                percent(message.spread),
+                "" if message.beside is None else percent(message.beside),
             ]
             for way, messages in timed.items()
-            for one in messages
+            for message in messages
         ]
         if rows:
             print_table(
@@ -103,26 +103,25 @@ def _print(result: ProbeResult, content: dict[str, Any], out: Path) -> None:
             ["kernel", "", "mask", "ms", "predicted", "ratio"],
             [
                 [
-                    one.kernel,
-                    one.direction,
-                    f"{one.mask} {one.seqlen // 1024}K",
-                    number(one.seconds * 1e3),
-                    number(one.predicted_s * 1e3),
-                    number(one.ratio),
+                    kernel.kernel,
+                    kernel.direction,
+                    f"{kernel.mask} {kernel.seqlen // 1024}K",
+                    number(kernel.seconds * 1e3),
+                    number(kernel.predicted_s * 1e3),
+                    number(kernel.ratio),
                 ]
-                for one in result.kernels
+                for kernel in result.kernels
             ],
         )
-    for one in content["networks"]:
+    for network in content["networks"]:
+        inter = (
+            f", {network['inter_us']['value']:g} µs and {network['inter_gb_s']['value']:g} GB/s between nodes"
+            if result.inter
+            else ""
+        )
         say(
-            f"{one['name']}: {one['intra_us']['value']:g} µs and {one['intra_gb_s']['value']:g} GB/s within "
-            f"a node"
-            + (
-                f", {one['inter_us']['value']:g} µs and {one['inter_gb_s']['value']:g} GB/s between nodes"
-                if result.inter
-                else ""
-            )
-            + "."
+            f"{network['name']}: {network['intra_us']['value']:g} µs and "
+            f"{network['intra_gb_s']['value']:g} GB/s within a node{inter}."
         )
     for note in result.notes:
         say(f"Left out: {note}.")

@@ -135,7 +135,8 @@ def command(
 
         serve(task, folder)
         return
-    cells, broken = chosen.cells(), []
+    cells = chosen.cells()
+    broken = []
     if shard:
         cells, broken = loadable(cells)  # as the workflow does, before it divides them
         by_name = {
@@ -234,15 +235,16 @@ def _print_end(summary: Summary, study: str, has_page: bool) -> None:
     from longca.lab.store.text import plural
 
     playoffs = summary.playoffs
-    told = (
+    playoffs_text = (
         str(playoffs) if playoffs and (playoffs.num_played or playoffs.num_kept or playoffs.left_out) else ""
     )
     repeated = str(summary.repeats) if summary.repeats else ""
-    print_text("\n".join(filter(None, (str(summary), repeated, told, finding(summary.board)))))
+    print_text("\n".join(filter(None, (str(summary), repeated, playoffs_text, finding(summary.board)))))
     for table in (*rate_tables(summary.board, get_terminal_size().columns), outcome_table(summary.board)):
         if table.rows:
             print_table(table.title, table.columns, table.rows, table.caption)
-    failed, names = failures(summary.board), ShortNames([score.cell for score in summary.board.scores])
+    failed = failures(summary.board)
+    names = ShortNames([score.cell for score in summary.board.scores])
     for score in failed[:MOST_FAILURES]:
         print(
             f"{score.status}: {names.name(score.cell)}"

@@ -27,8 +27,10 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     _, chosen, folder = open_study(study, results=results)
     content, problems = _counted(chosen, folder)
     methods = {method: Counter(counts) for method, counts in content["methods"].items()}
-    num_disturbed, num_drifting = content["disturbed"], content["drifting"]
-    num_played, num_playoffs = content["num_played_off"], content["num_playoffs"]
+    num_disturbed = content["disturbed"]
+    num_drifting = content["drifting"]
+    num_played = content["num_played_off"]
+    num_playoffs = content["num_playoffs"]
     columns = [status for status in (*STATUSES, "left") if any(counts[status] for counts in methods.values())]
     if as_json:
         print_json(

@@ -20,7 +20,8 @@ class EscapingStream:
     OSError gets the stream's name as that of its file."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
-        self.below, self._name = stream, name
+        self.below = stream
+        self._name = name
 
     def write(self, text: str) -> int:
         with self._named_errors():
@@ -91,10 +92,8 @@ def escaped_output() -> Iterator[None]:
 
     Raises OSError at the end if the rest of the output cannot be written.
     """
-    output, errors = (
-        EscapingStream(sys.stdout, "standard output"),
-        EscapingStream(sys.stderr, "standard error"),
-    )
+    output = EscapingStream(sys.stdout, "standard output")
+    errors = EscapingStream(sys.stderr, "standard error")
     with redirect_stdout(cast("TextIO", output)), redirect_stderr(cast("TextIO", errors)):
         try:
             yield
@@ -169,4 +168,4 @@ def _as_json(match: re.Match[str]) -> str:
     if escaped(character) == character:
         return character
     units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
+    return "".join(f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2))

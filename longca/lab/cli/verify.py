@@ -39,10 +39,10 @@ def command(
         unchecked = str(signature_of(bundle))
     digests: dict[str, str] = {}
     if all(check.passed for check in checks):
-        with opened(bundle, Limits(max_gib << 30, max_files)) as found:
-            digests = {"sha256": found.sha256} if found.sha256 else {}
-            digests["manifest_sha256"] = file_sha256(found.folder / NAME)
-            checks += verify(found.folder)
+        with opened(bundle, Limits(max_gib << 30, max_files)) as content:
+            digests = {"sha256": content.sha256} if content.sha256 else {}
+            digests["manifest_sha256"] = file_sha256(content.folder / NAME)
+            checks += verify(content.folder)
     if as_json:
         print_json(
             {

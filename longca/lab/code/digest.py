@@ -80,7 +80,8 @@ def _facts(codes: Iterable[_Code]) -> int:
         waiting.update(code.names.classes)
         calls.update(code.names.attribute_keywords)
     is_fact = Facts(known)
-    is_any, sets = facts.stored(facts.ANYONE) in is_fact, facts.SETS in is_fact
+    is_any = facts.stored(facts.ANYONE) in is_fact
+    sets = facts.SETS in is_fact
     known |= facts.bits_of(
         {
             facts.keyword(facts.UNKNOWN, name)

@@ -158,7 +158,8 @@ class Names(NamedTuple):
 
     def _counts(self, parameter: Parameter, is_fact: Facts) -> bool:
         """Tells whether something may give the parameter by its name."""
-        name, function = parameter.name, parameter.function
+        name = parameter.name
+        function = parameter.function
         is_named = keyword(ANYONE, name) in is_fact or text(name) in is_fact
         if not function:
             return any(keyword(holder, name) in is_fact for holder in (UNKNOWN, *self.variables)) or (
@@ -176,7 +177,8 @@ class Names(NamedTuple):
 
     def _of_parameter(self, parameter: Parameter) -> Iterator[str]:
         """All facts that `_counts` looks at, beside those that each file asks for."""
-        name, function = parameter.name, parameter.function
+        name = parameter.name
+        function = parameter.function
         yield from (keyword(ANYONE, name), text(name))
         if not function:
             yield from (keyword(holder, name) for holder in (UNKNOWN, *self.variables))

@@ -24,7 +24,8 @@ class Notes:
             functions: of the module, by `def` alone.
             classes: of the module.
         """
-        self._functions, self._own_classes = functions, classes
+        self._functions = functions
+        self._own_classes = classes
         self._module = module_name(path) or ""
         self._facts = {facts.defined(f"{self._module}.{name}") for name in functions}
         self._reads_attributes = self._composes_names = False
@@ -40,13 +41,13 @@ class Notes:
 
     def facts(self) -> set[str]:
         """All facts, once the text is written."""
-        found = self._facts | set(map(facts.stored, self.stored))
+        known = self._facts | set(map(facts.stored, self.stored))
         if self._reads_attributes and self._composes_names:
-            found.add(facts.COMPUTED)
+            known.add(facts.COMPUTED)
         unpacked = self._unpacked_into | {into for options, into in self._handed_on if options.is_passed}
-        if facts.COMPUTED in found and unpacked & {*self.stored, ""}:
-            found.add(facts.keyword(facts.ANYONE, "**"))
-        return found
+        if facts.COMPUTED in known and unpacked & {*self.stored, ""}:
+            known.add(facts.keyword(facts.ANYONE, "**"))
+        return known
 
     def text(self, value: str) -> None:
         """Notes the names in a text."""
@@ -114,7 +115,8 @@ class Notes:
 
     def decorators(self, decorators: list[ast.expr], blind: set[str], scope: Scope) -> tuple[list[str], bool]:
         """Full names of the package's own decorators, and whether others read the code that they decorate."""
-        own, foreign = list[str](), False
+        own = list[str]()
+        foreign = False
         for decorator in decorators:
             name = last_name(decorator)
             target = decorator.func if isinstance(decorator, ast.Call) else decorator

@@ -117,7 +117,8 @@ class Scopes:
             arguments: its parameters; None of a comprehension.
             body: statements, one expression, or the targets of a comprehension.
         """
-        bound, scope = self.bound(body), Scope(outer)
+        bound = self.bound(body)
+        scope = Scope(outer)
         scope.named = named
         parameters = parameters_of(arguments) if arguments else ()
         options = arguments.kwarg.arg if arguments and arguments.kwarg else None
@@ -144,8 +145,10 @@ class Scopes:
 
     def of_class(self, outer: Scope, body: list[ast.stmt], named: bool) -> Scope:
         """The scope of a class's body."""
-        bound, scope = self.bound(body), Scope(outer)
-        scope.inside, scope.named = outer.inside, named
+        bound = self.bound(body)
+        scope = Scope(outer)
+        scope.inside = outer.inside
+        scope.named = named
         for name in bound.stored | bound.functions | bound.classes | bound.imports.keys():
             scope[name] = OfClass(
                 name, Imported(bound.imports[name]) if name in bound.imports else self.module.get(name)
@@ -204,7 +207,8 @@ class Scopes:
                 self._assigned_in(child, child, bound)
 
     def _has_walrus(self, node: ast.AST) -> bool:
-        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or sys.maxsize
+        first = getattr(node, "lineno", 0)
+        last = getattr(node, "end_lineno", None) or sys.maxsize
         return bisect.bisect_left(self._lines_with_walrus, first) < bisect.bisect_right(
             self._lines_with_walrus, last
         )

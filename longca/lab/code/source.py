@@ -55,11 +55,11 @@ def source_digest(*modules: str, without: tuple[str, ...] = ()) -> str:
 
     known = modules_of_package()
     waiting = {known[name] for name in modules}
-    found: set[Path] = set()
+    files: set[Path] = set()
     kinds: set[str] = set()
     while waiting:
-        found |= reached(waiting, follow)
-        new = {kind for path in found for kind in _text(path).kinds if kind in KINDS} - kinds
+        files |= reached(waiting, follow)
+        new = {kind for path in files for kind in _text(path).kinds if kind in KINDS} - kinds
         kinds |= new
         waiting = {
             path
@@ -67,8 +67,8 @@ def source_digest(*modules: str, without: tuple[str, ...] = ()) -> str:
             if follow(f"{PACKAGE}.{KINDS[kind].folder.replace('/', '.')}")
             for path in (*Registry(kind).paths().values(), known[KINDS[kind].contract.partition(":")[0]])
         }
-    packages = {path.parent for path in found if path.name == "__init__.py"}
-    return files_digest({*found, *(path for package in packages for path in _data_files(package))})
+    packages = {path.parent for path in files if path.name == "__init__.py"}
+    return files_digest({*files, *(path for package in packages for path in _data_files(package))})
 
 
 @functools.cache
@@ -85,17 +85,17 @@ def reached(start: Iterable[Path], follow: Callable[[str], bool] = lambda module
         follow: says whether a module with this full name counts. One that does not is not followed either.
     """
     known = modules_of_package()
-    found: set[Path] = set()
+    files: set[Path] = set()
     waiting = list(start)
     while waiting:
         path = waiting.pop()
-        if path in found:
+        if path in files:
             continue
-        found.add(path)
+        files.add(path)
         if path.suffix == ".py":
             names = {*_text(path).modules, *_with_parents(module_name(path) or "")}
             waiting += [known[name] for name in names if name in known and follow(name)]
-    return found
+    return files
 
 
 def files_digest(paths: Iterable[Path]) -> str:
@@ -112,13 +112,13 @@ def files_digest(paths: Iterable[Path]) -> str:
 @functools.cache
 def modules_of_package() -> dict[str, Path]:
     """Full name → file of each module of the package; a package's file is its `__init__`."""
-    found = {}
+    modules = {}
     for folder, _, files in os.walk(PACKAGE_ROOT):
         package = ".".join([PACKAGE, *Path(folder).relative_to(PACKAGE_ROOT).parts])
         for file in files:
             if file.endswith(".py"):
-                found[package if file == "__init__.py" else f"{package}.{file[:-3]}"] = Path(folder, file)
-    return found
+                modules[package if file == "__init__.py" else f"{package}.{file[:-3]}"] = Path(folder, file)
+    return modules
 
 
 def module_name(path: Path) -> str | None:
@@ -181,19 +181,19 @@ def _with_parents(name: str) -> tuple[str, ...]:
 
 def _data_files(package: Path) -> list[Path]:
     """Files of a package that are no Python, in it and in its folders that are no packages."""
-    found = []
+    files = []
     with os.scandir(package) as entries:
         for entry in entries:
             if entry.is_file() and not entry.name.endswith((".py", ".pyc")):
-                found.append(Path(entry.path))
+                files.append(Path(entry.path))
             elif (
                 entry.is_dir()
                 and entry.name != "__pycache__"
                 and not Path(entry.path, "__init__.py").exists()
             ):
-                found += [
+                files += [
                     file
                     for file in Path(entry.path).rglob("*")
                     if file.is_file() and "__pycache__" not in file.parts
                 ]
-    return found
+    return files

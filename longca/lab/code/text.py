@@ -61,7 +61,8 @@ class Text:
 
     def __init__(self, source: bytes, path: Path) -> None:
         tree = ast.parse(source)
-        self._path, self._out = path, list[str]()
+        self._path = path
+        self._out = list[str]()
         self._references: dict[Origin, int] = {}
         self._numbers = Numbers()
         self._class = ""  # at hand, if it has bases
@@ -79,7 +80,8 @@ class Text:
             if isinstance(node, (*Function, ast.Lambda, *Comprehension)) and keeps_names(node)
         }
         self._scopes = Scopes(tree, source, path)
-        top, self._module = self._scopes.top, self._scopes.module
+        top = self._scopes.top
+        self._module = self._scopes.module
         functions = top.functions - top.stored - top.classes - top.imports.keys()
         self._notes = Notes(functions, top.classes, path)
         self._module.named = self._all_named
@@ -175,7 +177,8 @@ class Text:
         )
         self._notes.class_of(node, own)
         has_bases = self._notes.bases(node, scope)
-        before, around = self._numbers.begin(), self._class
+        before = self._numbers.begin()
+        around = self._class
         self._class = node.name if has_bases else ""
         inner = self._scopes.of_class(scope, node.body, scope.named or foreign)
         for name, token in inner.items():
@@ -202,7 +205,8 @@ class Text:
         self._value([node.defaults, node.kw_defaults], outer, typed)
 
     def _annotation(self, node: ast.expr, scope: Scope) -> None:
-        before, self._is_read = self._is_read, True
+        before = self._is_read
+        self._is_read = True
         self._out.append(":")
         self._node(node, scope, True)
         self._is_read = before

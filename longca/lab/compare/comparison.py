@@ -149,7 +149,8 @@ class Comparison:
     @property
     def conclusion(self) -> str:
         """The whole comparison in one sentence."""
-        counts, name = self.counts, self.names[1]
+        counts = self.counts
+        name = self.names[1]
         timed = sum(counts.get(outcome, 0) for outcome in TIMED)
         rest = [
             f"{counts[outcome]:,} {words}"

@@ -56,15 +56,18 @@ def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -
     and seed: these pairs differ in dtype, head dim or corpus, as their verdicts say. If a cell was measured
     several times on one GPU model, the last record counts.
     """
-    left, right = _last(a), _last(b)
+    left = _last(a)
+    right = _last(b)
     records: list[tuple[Record | None, Record | None]] = []
     for cell_id in left.keys() & right.keys():
-        here, there = left.pop(cell_id), right.pop(cell_id)
+        here = left.pop(cell_id)
+        there = right.pop(cell_id)
         shared = here.keys() & there.keys()
         records += [(here[device], there[device]) for device in shared] or [
             (_latest(here.values()), _latest(there.values()))
         ]
-    asked_a, asked_b = _by_request(left), _by_request(right)
+    asked_a = _by_request(left)
+    asked_b = _by_request(right)
     for request in asked_a.keys() | asked_b.keys():
         records += zip_longest(asked_a.get(request, []), asked_b.get(request, []))
     pairs = [

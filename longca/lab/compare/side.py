@@ -98,7 +98,8 @@ def of_record(record: Record, hardware: Hardware) -> Side:
 
 def of_published(rate: PublishedRate, hardware: Hardware) -> Side:
     """The facts of a published rate."""
-    value, off = rate.tflops_per_device, rate.plus_minus
+    value = rate.tflops_per_device
+    off = rate.plus_minus
     measurement = Measurement(value, value - off, value + off, rate.hardware)
     return Side(
         status="ok",

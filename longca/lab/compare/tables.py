@@ -65,7 +65,9 @@ def tables(comparison: Comparison, count: int | None = 10) -> list[TableOfText]:
     """
     methods = [(row.method, row.mean_text, row.outcomes) for row in comparison.methods]
     made = [TableOfText("Methods, B over A (geometric mean)", ("method", "B/A", "cells"), methods)]
-    broke, fixed, largest = comparison.of("broke"), comparison.of("fixed"), comparison.largest(None)
+    broke = comparison.of("broke")
+    fixed = comparison.of("fixed")
+    largest = comparison.largest(None)
     by_share = any(change.verdict.basis == "share of peak" for change in largest)
     unit = "TFLOP/s per device, or share of peak" if by_share else "TFLOP/s per device"
     made.append(

@@ -75,7 +75,8 @@ def judge(pair: RecordPair, rule: Rule) -> PairVerdict:
     alone had rests.
     untimed: neither side has a number.
     """
-    a, b = pair.a, pair.b
+    a = pair.a
+    b = pair.b
     if a is None:
         return PairVerdict("new")
     if b is None:
@@ -108,7 +109,8 @@ def _different(a: Side, b: Side) -> str:
     """The differences of the two requests or their masks; "" if none is known."""
     if a.cell is not None and b.cell is not None:
         for name, word in {"dtype": "dtype", "head_dim": "head dim", "corpus": "corpus"}.items():
-            own, other = getattr(a.cell, name), getattr(b.cell, name)
+            own = getattr(a.cell, name)
+            other = getattr(b.cell, name)
             if own != other:
                 return f"another {word}: {own or 'none'}, {other or 'none'}"
     if a.digest and b.digest and a.digest != b.digest:
@@ -126,16 +128,19 @@ def _rested_alone(a: Side, b: Side) -> str:
 def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:
     """(basis, lead of B over A), or the reason for a missing lead. On the same GPU model, times are
     compared."""
-    one, other = a.measurement, b.measurement
+    measured = a.measurement
+    other = b.measurement
     same_device = a.device == b.device != ""
-    if same_device and one and other and a.time_ms and b.time_ms:
-        return "time", _compared(_by_time(one, a.time_ms.middle), _by_time(other, b.time_ms.middle))
-    if not (one and other and a.tflops and b.tflops):
+    if same_device and measured and other and a.time_ms and b.time_ms:
+        return "time", _compared(_by_time(measured, a.time_ms.middle), _by_time(other, b.time_ms.middle))
+    if not (measured and other and a.tflops and b.tflops):
         return f"another device, and no rate in TFLOP/s: {a.device or 'not known'}, {b.device or 'not known'}"
     if same_device or rule.by_rate:
-        return "rate", _compared(one, other)
+        return "rate", _compared(measured, other)
     if a.peak_tflops and b.peak_tflops:
-        return "share of peak", _compared(_scaled(one, 1 / a.peak_tflops), _scaled(other, 1 / b.peak_tflops))
+        return "share of peak", _compared(
+            _scaled(measured, 1 / a.peak_tflops), _scaled(other, 1 / b.peak_tflops)
+        )
     unknown = b.device if a.peak_tflops else a.device
     return f"another device, and no peak is known of {unknown or 'one of them'}"
 

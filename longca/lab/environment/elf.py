@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAGIC = b"\x7fELF"
-PT_NOTE, NT_GNU_BUILD_ID, GNU = 4, 3, b"GNU\0"
-MOST_SEGMENTS, MOST_NOTES = 256, 1 << 16  # segments of a file, and bytes of one segment of notes
+PT_NOTE = 4
+NT_GNU_BUILD_ID = 3
+GNU = b"GNU\0"
+MOST_SEGMENTS = 256  # segments of a file
+MOST_NOTES = 1 << 16  # bytes of one segment of notes
 MOST_ID = 64  # bytes of a build id; ld writes 20
 WHOLE_BYTES = (
     64 << 20
 )  # a larger file is hashed in parts: CUDA's libraries have gigabytes, and a worker hashes them at each start
-PARTS, PART_BYTES = 16, 1 << 20
+PARTS = 16
+PART_BYTES = 1 << 20
 
 
 def build_id(path: Path) -> str | None:
@@ -64,7 +68,8 @@ def _notes(file: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
     head = os.pread(file.fileno(), 64, 0)
     if len(head) < 52 or head[:4] != MAGIC or head[4] not in (1, 2) or head[5] not in (1, 2):
         return
-    is_64, order = head[4] == 2, "<" if head[5] == 1 else ">"
+    is_64 = head[4] == 2
+    order = "<" if head[5] == 1 else ">"
     try:
         start, size, count = (
             struct.unpack_from(f"{order}Q", head, 32) + struct.unpack_from(f"{order}HH", head, 54)

@@ -52,7 +52,9 @@ class LoadedFiles:
         self._insides: dict[str, list[tuple[PackageFolder, str]]] = {}
         self._objects: dict[FileState, SharedObject] = {}
         self._modules: dict[tuple[Path, str], LooseModule | None] = {}
-        self._imported, self._distributions, self._changed = set[str](), set[str](), set[str]()
+        self._imported = set[str]()
+        self._distributions = set[str]()
+        self._changed = set[str]()
         self._tops = set[tuple[PackageFolder, str]]()
         self._last: tuple[frozenset[str], int, LoadedSoftware] | None = None
 
@@ -70,7 +72,8 @@ class LoadedFiles:
                 maps = MAPS.read_text(encoding="utf-8", errors="surrogateescape")
             except OSError:
                 return None
-        mapped, imported = mapped_files(maps), dict(sys.modules if modules is None else modules)
+        mapped = mapped_files(maps)
+        imported = dict(sys.modules if modules is None else modules)
         if self._last is None or self._last[:2] != (mapped, len(imported)):
             self._last = mapped, len(imported), self._looked(mapped, imported)
         return self._last[2]
@@ -94,7 +97,8 @@ class LoadedFiles:
     def _object(self, text: str) -> SharedObject | None:
         """The object of a mapped file; None for other files and for what was compiled while this process
         ran."""
-        path, inside = Path(text), self._inside(text)
+        path = Path(text)
+        inside = self._inside(text)
         if inside is None and is_compiled(path):
             return None
         if text.endswith(DELETED):  # another file may be in its place by now
@@ -113,7 +117,8 @@ class LoadedFiles:
         return self._objects[state]
 
     def _described(self, state: FileState, inside: tuple[PackageFolder, str] | None) -> SharedObject:
-        path, identity = state.path, None
+        path = state.path
+        identity = None
         with suppress(OSError):
             identity = build_id(path)
         if inside is None:

@@ -20,10 +20,12 @@ from longca.lab.environment.elf import sha256_of
 
 SUFFIX = ".dist-info"
 WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json")
-HASH, BYTECODE = "sha256=", ".pyc,"
+HASH = "sha256="
+BYTECODE = ".pyc,"
 OUTSIDE = ("..", "/", '"..', '"/')
 """begins the paths of scripts and data, which differ with the place of installation"""
-MOST_FILES, MOST_BYTES = 20_000, 1 << 30
+MOST_FILES = 20_000
+MOST_BYTES = 1 << 30
 """of a module without a distribution; of a larger one names and sizes are hashed"""
 LEFT_OUT = ("__pycache__", ".git")
 
@@ -82,9 +84,9 @@ class PackageFolder:
     @cached_property
     def distributions(self) -> list[Installed]:
         """By name."""
-        found = [_distribution(path) for path in self.folder.glob(f"*{SUFFIX}") if path.is_dir()]
-        found += [_of_egg(path) for path in self.folder.glob("*.egg-info")]
-        return sorted(found, key=lambda distribution: (distribution.name, distribution.version))
+        installed = [_distribution(path) for path in self.folder.glob(f"*{SUFFIX}") if path.is_dir()]
+        installed += [_of_egg(path) for path in self.folder.glob("*.egg-info")]
+        return sorted(installed, key=lambda distribution: (distribution.name, distribution.version))
 
     @cached_property
     def owners(self) -> dict[str, Installed]:
@@ -166,7 +168,8 @@ def _of_egg(path: Path) -> Installed:
         facts = metadata.PathDistribution(path).metadata if path.is_dir() else None
         name, version = (facts["Name"], facts["Version"]) if facts is not None else path.stem.split("-")[:2]
     except (KeyError, ValueError, OSError):
-        name, version = path.stem, ""
+        name = path.stem
+        version = ""
     return Installed(normal_name(name or path.stem), version or "", None)
 
 

@@ -47,7 +47,8 @@ class EnvironmentTaker:
     def installation(self) -> Installation:
         """The software that this process can load: of a distribution that lies in two folders, the one that
         is found first."""
-        facts, distributions = self._facts, dict[str, Distribution]()
+        facts = self._facts
+        distributions = dict[str, Distribution]()
         for site in self._sites:
             for each in site.distributions:
                 name = each.name.encode("utf-8", "backslashreplace").decode()
@@ -71,7 +72,8 @@ class EnvironmentTaker:
         """The digests of the present environment, and each listing by its digest."""
         installed, content = self._named(self.installation)
         listings = {installed: content}
-        loaded, software = None, self._loaded.look()
+        loaded = None
+        software = self._loaded.look()
         if software is not None:
             loaded, content = self._named(software)
             listings[loaded] = content

@@ -14,7 +14,8 @@ from longca.lab.images.recipe import Recipe
 from longca.lab.images.render import WHEELS
 
 # of wheels: at least glibc 2.5, at most that of Debian 12 (2.36) or Ubuntu 24.04 (2.39)
-OLDEST_GLIBC, GLIBC = 5, {"3.11": 36, "3.12": 39}
+OLDEST_GLIBC = 5
+GLIBC = {"3.11": 36, "3.12": 39}
 SECONDS = 120
 PATIENCE_S = 5
 

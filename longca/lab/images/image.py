@@ -13,7 +13,9 @@ from longca.lab.images.recipe import ELSEWHERE, names
 from longca.lab.store.files import replace_file
 from longca.lab.studies.checkout import IMAGES
 
-SIF_MAGIC, SIF_ARCH = slice(32, 41), slice(45, 47)  # places in its header
+# places in its header
+SIF_MAGIC = slice(32, 41)
+SIF_ARCH = slice(45, 47)
 SIF_ARCHS = {"x86_64": b"02", "aarch64": b"04"}
 PINNED = re.compile(r"(docker|oras|library)://.+@sha256:[0-9a-f]{64}")
 

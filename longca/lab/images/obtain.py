@@ -82,7 +82,8 @@ def definition(recipe: Recipe) -> Path:
 
 
 def _build(recipe: Recipe, image: Image, announce: Callable[[str], object]) -> None:
-    apptainer, source = _apptainer(), definition(recipe)
+    apptainer = _apptainer()
+    source = definition(recipe)
     if platform.machine() != MACHINE:
         raise UserError(
             f"Image '{recipe.name}' cannot be built here",

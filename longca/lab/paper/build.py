@@ -61,7 +61,8 @@ TITLES: dict[Section, str] = {
     "beyond": "Beyond the study",
     "released": "As released",
 }
-PAGE, DATA = "index.html", "data"
+PAGE = "index.html"
+DATA = "data"
 HERE = Path(__file__).parent / "templates"
 OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", "as_released")
 """exhibits with the findings at the top of the page"""
@@ -126,11 +127,11 @@ class _Paper:
         """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`)."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
-        told = [
+        texts = [
             f"{note}; here {percent(share / 100)}" if isinstance(note, str) else ""
             for note, share in zip(here, self.first.peak_percent, strict=True)
         ]
-        return points_json(labelled(self.first), {"published": told}, self.unit)
+        return points_json(labelled(self.first), {"published": texts}, self.unit)
 
 
 def build_paper(
@@ -164,23 +165,25 @@ def build_paper(
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
     hardware = load_hardware() if hardware is None else hardware
     judged_table = derived(whole, hardware)
-    ordered, table = [record for record in whole if is_own(record)], of_grid(judged_table)
+    ordered = [record for record in whole if is_own(record)]
+    table = of_grid(judged_table)
     shown_masks = gallery()
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
     paper = _Paper(
         table,
         published_rates(table, hardware),
         tuple(sorted(methods)),
-        [one.drawing for one in shown_masks.masks],
+        [mask.drawing for mask in shown_masks.masks],
         run_pages(folder, table.study),
         folder / DATA,
     )
-    shown, every = [], exhibits()
+    shown = []
+    every = exhibits()
     for place, exhibit in enumerate(every, 1):
         progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
         shown.append(_shown(exhibit, paper))
     progress("judging the claims")
-    forecasts = {number: one.text for number, one in predicted_verdicts().items()}
+    forecasts = {number: verdict.text for number, verdict in predicted_verdicts().items()}
     judged = [
         Judged(
             claim,
@@ -200,7 +203,7 @@ def build_paper(
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,
         notes_of_all=[note for note, count in notes.items() if note and count >= SEVERAL],
-        num_measured=len({number for one in shown for number in one.effects}), gallery=shown_masks, coverage=coverage(table),  # noqa: E501
+        num_measured=len({number for verdict in shown for number in verdict.effects}), gallery=shown_masks, coverage=coverage(table),  # noqa: E501
         provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,  # noqa: E501
         devices=devices(table.loc[table.status == "ok"]),
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
@@ -248,8 +251,10 @@ def _findings(shown: Sequence[ShownExhibit]) -> list[ShownExhibit]:
 def exhibits() -> list[Exhibit]:
     """Every exhibit there is, in the order of the page."""
     sections = get_args(Section)
-    found: list[Exhibit] = Registry("paper_figure").load_all()
-    return sorted(found, key=lambda exhibit: (sections.index(exhibit.section), exhibit.order, exhibit.name))
+    all_exhibits: list[Exhibit] = Registry("paper_figure").load_all()
+    return sorted(
+        all_exhibits, key=lambda exhibit: (sections.index(exhibit.section), exhibit.order, exhibit.name)
+    )
 
 
 def _shown(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:

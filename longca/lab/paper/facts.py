@@ -47,11 +47,12 @@ class Gallery:
 def gallery() -> Gallery:
     """The masks that have a number in the study."""
     patterns = sorted(
-        (one for one in Registry("mask").load_all() if one.number is not None), key=lambda one: one.number
+        (one for one in Registry("mask").load_all() if one.number is not None),
+        key=lambda pattern: pattern.number,
     )
     drawings = mask_drawings(pattern.name for pattern in patterns)
     masks = tuple(
-        GalleryMask(pattern, drawing, tuple(_density(pattern, *place) for place in LENGTHS.items()))
+        GalleryMask(pattern, drawing, tuple(_density(pattern, *length) for length in LENGTHS.items()))
         for pattern, drawing in zip(patterns, drawings, strict=True)
     )
     static = [mask for mask in masks if mask.pattern.family != "dynamic"]
@@ -119,7 +120,8 @@ def coverage(table: pd.DataFrame) -> Coverage:
 
 
 def _parts(rows: pd.DataFrame, gpu: str, by_part: dict[str, list[str]]) -> list[CoveragePart]:
-    settled, timed = set(rows.cell_id), set(rows.cell_id[rows.status == "ok"])
+    settled = set(rows.cell_id)
+    timed = set(rows.cell_id[rows.status == "ok"])
     return [
         CoveragePart(gpu, PARTS[name], len(ids), len(settled.intersection(ids)), len(timed.intersection(ids)))
         for name, ids in by_part.items()

@@ -53,9 +53,10 @@ class RunPage:
         mine = [cell_id in wanted for cell_id in self.cell_ids]
         if not any(mine):
             return None
-        passes, query = [True] * len(mine), []
+        passes = [True] * len(mine)
+        query = []
         for name, values in self.values.items():
-            asked = {value for value, one in zip(values, mine, strict=True) if one}
+            asked = {value for value, is_mine in zip(values, mine, strict=True) if is_mine}
             if len(asked) < len(set(values)):
                 query += [(name, value) for value in dict.fromkeys(values) if value in asked]
                 passes = [still and value in asked for still, value in zip(passes, values, strict=True)]
@@ -68,7 +69,8 @@ class RunPage:
 def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
     """Pages of these studies beside a folder: STUDY.html or STUDY/report.html in the folder above, or
     STUDY.html in one of its folders."""
-    above, found = folder.resolve().parent, []
+    above = folder.resolve().parent
+    linked = []
     for study in sorted({study for study in studies if study}):
         places = [
             above / f"{study}.html",
@@ -76,8 +78,8 @@ def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
             above / study / "report.html",
         ]
         pages = (_page(study, path, folder) for path in places if path.is_file())
-        found += [page for page in pages if page][:1]
-    return found
+        linked += [page for page in pages if page][:1]
+    return linked
 
 
 def links(pages: Sequence[RunPage], cell_ids: Iterable[str]) -> tuple[Link, ...]:
@@ -97,7 +99,7 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
         name: tuple(map(_text, unpacked(packed[column], len(anchors)))) for name, column in FILTERS.items()
     }
     file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
-    address, records = (Path(os.path.relpath(one, folder.resolve())).as_posix() for one in (path, file))
+    address, records = (Path(os.path.relpath(target, folder.resolve())).as_posix() for target in (path, file))
     devices = set(map(str, unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
     gpus = ", ".join(sorted(device.split()[1] for device in devices if device.startswith("NVIDIA ")))
     return RunPage(

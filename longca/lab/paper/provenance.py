@@ -110,7 +110,9 @@ def provenance(
 
 
 def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
-    gpus, hosts, cells = defaultdict(set), defaultdict(set), defaultdict(set)
+    gpus = defaultdict(set)
+    hosts = defaultdict(set)
+    cells = defaultdict(set)
     for number, record in enumerate(records):
         for node in record.environment.nodes if record.environment else ():
             facts = machine_facts(node)
@@ -120,14 +122,14 @@ def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
             gpus[key].add(facts.get("GPU uuid", facts["host"]))
             hosts[key].add((node.cpu, node.num_cores))
             cells[key].add(number)
-    found = []
+    machines = []
     for key in sorted(cells, key=lambda key: (-len(cells[key]), key)):
         facts = dict(key)
         cores = {
-            cpu: sorted(cores for one, cores in hosts[key] if one == cpu) for cpu, _ in sorted(hosts[key])
+            cpu: sorted(cores for model, cores in hosts[key] if model == cpu) for cpu, _ in sorted(hosts[key])
         }
         cpus = tuple(f"{cpu} ({', '.join(map(str, counts))} cores)" for cpu, counts in cores.items())
-        found.append(
+        machines.append(
             Machines(
                 facts,
                 cpus,
@@ -136,7 +138,7 @@ def _machines(records: Iterable[Record], hardware: Hardware) -> list[Machines]:
                 hardware.find(facts.get("GPU", "")),
             )
         )
-    return found
+    return machines
 
 
 def _with_unit(name: str, value: str) -> str:

@@ -72,21 +72,21 @@ def published_rates(table: pd.DataFrame, hardware: Hardware) -> pd.DataFrame:
     )
     usual = (table.input_values == "normal") & ~table.sustained.astype(bool)  # as others time their calls
     cells = table.loc[usual, [*KEY, *TOLD, *CELL]].drop_duplicates("cell_id")
-    found = cells.astype(dict.fromkeys(("num_q_heads", "num_kv_heads", "head_dim", *TOLD), "int64")).merge(
+    joined = cells.astype(dict.fromkeys(("num_q_heads", "num_kv_heads", "head_dim", *TOLD), "int64")).merge(
         rates, on=KEY
     )
     is_asked = np.array(
         [
             asked <= set(text.split(", "))
-            for asked, text in zip(found.told_params, found.mask_params, strict=True)
+            for asked, text in zip(joined.told_params, joined.mask_params, strict=True)
         ],
         bool,
     )
     for name in TOLD:
-        is_asked &= (found[f"told_{name}"].isna() | (found[f"told_{name}"] == found[name])).to_numpy(bool)
-    found["is_told"] = found.told_seqlen.notna() & found.told_world.notna()
+        is_asked &= (joined[f"told_{name}"].isna() | (joined[f"told_{name}"] == joined[name])).to_numpy(bool)
+    joined["is_told"] = joined.told_seqlen.notna() & joined.told_world.notna()
     return (
-        found.loc[is_asked].drop(columns=["told_seqlen", "told_world", "told_params"]).reset_index(drop=True)
+        joined.loc[is_asked].drop(columns=["told_seqlen", "told_world", "told_params"]).reset_index(drop=True)
     )
 
 
@@ -120,44 +120,45 @@ def published_pairs(data: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame
 def with_published(data: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """The data with `peak_percent`, where something was published, and a column SOURCE_peak_percent for each
     source."""
-    told = pairs.loc[pairs.is_told]
-    if not len(told):
+    shown = pairs.loc[pairs.is_told]
+    if not len(shown):
         return data
-    shares = told.pivot(index="row", columns="source", values="published_percent")
+    shares = shown.pivot(index="row", columns="source", values="published_percent")
     shares = shares.rename(columns="{}_peak_percent".format)
-    shares.insert(0, "peak_percent", told.groupby("row").peak_percent.first())
+    shares.insert(0, "peak_percent", shown.groupby("row").peak_percent.first())
     return data.join(shares)
 
 
 def published_findings(pairs: pd.DataFrame) -> tuple[str, ...]:
     """Compares the rates with each source that published them: a sentence for each, and for each device."""
-    found = []
+    sentences = []
     for _, of_source in pairs.groupby([*SOURCE, "here"], sort=True):
-        told = of_source.loc[of_source.is_told]
-        if len(told):
-            found.append(_compared(told))
+        shown = of_source.loc[of_source.is_told]
+        if len(shown):
+            sentences.append(_compared(shown))
         rest = of_source.loc[~of_source.is_told]
-        found += [
+        sentences += [
             _in_range(of_method)
             for _, of_method in rest.groupby(["method", "mask", "direction", "published_percent"], sort=True)
         ]
-    return tuple(found)
+    return tuple(sentences)
 
 
 def published_notes(published: pd.DataFrame) -> dict[str, str]:
     """Cell → what was published for it, in a line: "published: 68 % of peak (MagiAttention, H100 SXM)"."""
-    told = published.loc[published.is_told]
-    found: dict[str, list[str]] = {}
+    shown = published.loc[published.is_told]
+    notes: dict[str, list[str]] = {}
     for cell_id, title, gpu, share in zip(
-        told.cell_id, told.title, told.hardware, told.published_percent, strict=True
+        shown.cell_id, shown.title, shown.hardware, shown.published_percent, strict=True
     ):
-        found.setdefault(cell_id, []).append(f"{percent(share / 100)} of peak ({title}, {gpu})")
-    return {cell_id: f"published: {', '.join(texts)}" for cell_id, texts in found.items()}
+        notes.setdefault(cell_id, []).append(f"{percent(share / 100)} of peak ({title}, {gpu})")
+    return {cell_id: f"published: {', '.join(texts)}" for cell_id, texts in notes.items()}
 
 
 def _compared(pairs: pd.DataFrame) -> str:
     documents = pairs.mask_family == "documents"
-    alike, drawn = pairs.loc[~documents], pairs.loc[documents]
+    alike = pairs.loc[~documents]
+    drawn = pairs.loc[documents]
     parts = []
     if len(alike):
         apart = alike.loc[np.log(alike.ratio.astype(float)).abs().idxmax()]
@@ -174,12 +175,14 @@ def _compared(pairs: pd.DataFrame) -> str:
 
 
 def _in_range(pairs: pd.DataFrame) -> str:
-    one, here = pairs.iloc[0], pairs.peak_percent
-    low, high = percent(here.min() / 100), percent(here.max() / 100)
+    first = pairs.iloc[0]
+    here = pairs.peak_percent
+    low = percent(here.min() / 100)
+    high = percent(here.max() / 100)
     return (
-        f"{_source(pairs)} has {one.method} under {one['mask']}, {one.direction}, at "
-        f"{percent(one.published_percent / 100)} of peak and does not tell "
-        f"{'the length' if one.kind == 'kernel' else 'the number of GPUs'}: {_here(pairs)} it has "
+        f"{_source(pairs)} has {first.method} under {first['mask']}, {first.direction}, at "
+        f"{percent(first.published_percent / 100)} of peak and does not tell "
+        f"{'the length' if first.kind == 'kernel' else 'the number of GPUs'}: {_here(pairs)} it has "
         f"{low}{f' to {high}' if high != low else ''} at {plural(len(pairs), 'point')}"
     )
 
@@ -189,8 +192,8 @@ def _here(pairs: pd.DataFrame) -> str:
 
 
 def _source(pairs: pd.DataFrame) -> str:
-    one = pairs.iloc[0]
-    return f"{one.title} on {one.hardware} ({one.how})"
+    first = pairs.iloc[0]
+    return f"{first.title} on {first.hardware} ({first.how})"
 
 
 def _place(pair: pd.Series) -> str:

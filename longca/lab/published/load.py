@@ -60,7 +60,7 @@ class PublishedRate:
     def asks(self, cell: Cell) -> bool:
         """True if the cell asks for what was published: all that the source tells agrees. Sources tell no
         parameters of strategies."""
-        told = (
+        of_rate = (
             self.kind,
             self.kernel,
             self.strategy,
@@ -86,7 +86,7 @@ class PublishedRate:
             cell.dtype,
             cell.direction,
         )
-        return told == asked and self.mask_params.items() <= cell.mask_params.items()
+        return of_rate == asked and self.mask_params.items() <= cell.mask_params.items()
 
 
 class Counterpart(Frozen):

@@ -54,7 +54,8 @@ def facts_of(values: Mapping[str, Any]) -> dict[str, Any]:
             `UNIT` where it is given.
     """
     known: dict[str, Any] = {field: values.get(fact.column) for field, fact in FACTS.items()}
-    noise, rounds = number_of(known["noise"]), known["rounds"]
+    noise = number_of(known["noise"])
+    rounds = known["rounds"]
     unit = values["unit"] if "unit" in values else unit_of(*(values.get(column) or "" for column in UNIT))
     return {
         **{field: known[field] or "" for field in ("device", "run", "playoff", "cell_id", "version")},

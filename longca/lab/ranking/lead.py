@@ -136,7 +136,8 @@ def _matched(first: MeasuredPoint, second: MeasuredPoint) -> list[tuple[Measurem
     alternated = [(played[other.playoff], other) for other in second.playoffs if other.playoff in played]
     if alternated:
         return alternated
-    own, others = first.measurements or first.playoffs, second.measurements or second.playoffs
+    own = first.measurements or first.playoffs
+    others = second.measurements or second.playoffs
     rests = common_protocol(own, others)
     if rests is not None:
         own, others = (tuple(record for record in of if record.rests == rests) for of in (own, others))

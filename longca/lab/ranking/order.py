@@ -162,10 +162,10 @@ def standing(
         left_out |= {point.method: point for point in others}
         ordered = _ordered(players)
     entries: list[RankedMethod] = []
-    for place, point in enumerate(ordered, 1):
+    for rank, point in enumerate(ordered, 1):
         playing = point.method in names
         rival = first if playing or beside is None else beside.by_itself()
-        lead = compare(rival, point, resolutions) if place > 1 else None
+        lead = compare(rival, point, resolutions) if rank > 1 else None
         share = min(1 / lead.ratio, 1.0) if lead else 1.0
         if not playing and beside is not None and beside is not first:  # the first has no such cells
             share *= next(entry.share for entry in entries if entry.method == beside.method)
@@ -174,7 +174,7 @@ def standing(
         low, high = _range(point.best_known)
         is_tied = lead is not None and lead.is_tie and playing == bool(players)
         entries.append(
-            RankedMethod(point.method, place, point.rate, low, high, share, lead, point, is_tied, playing)
+            RankedMethod(point.method, rank, point.rate, low, high, share, lead, point, is_tied, playing)
         )
     return Standing(
         tuple(entries),
@@ -203,7 +203,7 @@ def mean_standing(standings: Sequence[Standing]) -> Standing | None:
     }
     order = sorted(ranked, key=lambda method: (-means[method], method))
     entries = []
-    for place, method in enumerate(order, 1):
+    for rank, method in enumerate(order, 1):
         parts = ranked[method]
         lead = (
             mean_lead(
@@ -212,13 +212,13 @@ def mean_standing(standings: Sequence[Standing]) -> Standing | None:
                     for best, entry in zip(ranked[order[0]], parts, strict=True)
                 ]
             )
-            if place > 1
+            if rank > 1
             else None
         )
         entries.append(
             RankedMethod(
                 method,
-                place,
+                rank,
                 means[method],
                 min(entry.rate for entry in parts),
                 max(entry.rate for entry in parts),
@@ -264,7 +264,8 @@ def _beside_others(
         (
             point
             for point in ordered
-            if point.method in players and any(one.rests == rests for one in point.by_itself().best_known)
+            if point.method in players
+            and any(measured.rests == rests for measured in point.by_itself().best_known)
         ),
         None,
     )

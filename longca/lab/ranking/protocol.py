@@ -59,13 +59,18 @@ def share_protocol(first: MeasuredPoint, second: MeasuredPoint) -> bool:
     """True if two points can be compared by measurements of one protocol."""
     if {record.playoff for record in first.playoffs} & {record.playoff for record in second.playoffs}:
         return True
-    own, others = first.measurements or first.playoffs, second.measurements or second.playoffs
+    own = first.measurements or first.playoffs
+    others = second.measurements or second.playoffs
     return common_protocol(own, others) is not None
 
 
 def _protocol(records: Mapping[str, Collection[Measurement]]) -> bool:
     rested, unrested = (
-        {method for method, of_method in records.items() if any(one.rests == rests for one in of_method)}
+        {
+            method
+            for method, of_method in records.items()
+            if any(record.rests == rests for record in of_method)
+        }
         for rests in (True, False)
     )
     return is_by_rests(rested, unrested)

@@ -72,7 +72,7 @@ def _of_playoffs(players: Iterable[Sequence[Measurement]]) -> list[RepeatPair]:
         key = members[0].device, members[0].rests
         halves[key] += [pair for record in members for pair in _halves(record)]
         if members[0].cell_id:
-            twins[key] += [pair for one, other in combinations(members, 2) for pair in _twins(one, other)]
+            twins[key] += [pair for first, other in combinations(members, 2) for pair in _twins(first, other)]
     return [
         pair
         for key, of_halves in halves.items()
@@ -85,10 +85,10 @@ def _twins(first: Measurement, second: Measurement) -> list[RepeatPair]:
     shared = rounds_of_both(first, second)
     if len(shared) < LEAST_SAMPLES:
         return []
-    one, other = (
+    first_part, second_part = (
         _part(side, [times[index] for times in shared]) for index, side in enumerate((first, second))
     )
-    return [RepeatPair(one, other, "play-off")]
+    return [RepeatPair(first_part, second_part, "play-off")]
 
 
 def _halves(played: Measurement) -> list[RepeatPair]:

@@ -116,7 +116,8 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not played
     off."
     """
-    first, rate = case.first, rate_text(case.first.rate)
+    first = case.first
+    rate = rate_text(case.first.rate)
     if not case.is_compared:
         rest = f" {len(case.not_asked)} others were not asked." if len(case.not_asked) > 1 else ""
         apart = other_protocol_text(case)
@@ -147,12 +148,12 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     )
 
 
-def margin(case: Standing, place: int) -> str:
+def margin(case: Standing, rank: int) -> str:
     """The words beside the method at that place of a case: "fastest", "leads", "tied", "1.20× slower"."""
-    entry = case.entries[place - 1]
+    entry = case.entries[rank - 1]
     if not case.is_compared:
         return "alone"
-    if place == 1:
+    if rank == 1:
         return "tied" if not case.is_clear else "fastest" if case.played_off else "leads"
     if entry.is_tied:
         return "tied: samples scatter" if entry.scatters else "tied with the first"
@@ -184,8 +185,11 @@ def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: in
         return "Nothing could be timed"
     if not compared:
         return f"Only {' and '.join(ran)} ran" if len(ran) < 3 else "No two methods ran the same cells"
-    total, open_ones = len(compared), num_open(compared)
-    played, verb, protocols = num_played_off(compared), "leads", protocols_of(compared)
+    total = len(compared)
+    open_ones = num_open(compared)
+    played = num_played_off(compared)
+    verb = "leads"
+    protocols = protocols_of(compared)
     protocols = f"; {protocols}" if protocols else ""
     if played == total:
         verb = "is fastest"
@@ -216,7 +220,8 @@ def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: in
 def rivals_text(compared: Mapping[Any, Standing]) -> str:
     """ "against 3 others", "against 4 to 13 others"."""
     numbers = [len(case.entries) - 1 for case in compared.values()]
-    least, most = min(numbers), max(numbers)
+    least = min(numbers)
+    most = max(numbers)
     return f"against {most if least == most else f'{least} to {most}'} other{'s' if most > 1 else ''}"
 
 
@@ -234,7 +239,9 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
     things = "strategies" if thing == "strategy" else f"{thing}s"
     if not compared:
         return f"no two {things} ran the same: there is nothing to compare."
-    total, played, num_ties = len(compared), num_played_off(compared), num_open(compared)
+    total = len(compared)
+    played = num_played_off(compared)
+    num_ties = num_open(compared)
     verb, none = ("is the fastest", "is") if played == total else ("leads alone", "leads alone")
     counts = Counter(case.first.method for case in compared.values() if case.is_clear)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -276,19 +283,20 @@ def _won_text(standings: Mapping[Any, Standing]) -> str:
     return f": {', '.join(parts)}"
 
 
-def everywhere_text(found: Sequence[Tally], total: int, thing: str) -> str:
+def everywhere_text(tallies: Sequence[Tally], total: int, thing: str) -> str:
     """The method that loses least of those that have a number in all of `total` cases: "Of the 5 that run
     them all, band loses least: …"."""
     everywhere = sorted(
-        (tally for tally in found if tally.num_cases == total and tally.worst),
+        (tally for tally in tallies if tally.num_cases == total and tally.worst),
         key=lambda tally: (-_share(tally), tally.method),
     )
     missing = Counter(
         "could not" if tally.num_could_not else "not asked" if tally.num_not_asked else "not compared"
-        for tally in found
+        for tally in tallies
         if tally.num_cases < total and (tally.num_cases or tally.num_other_protocol)
     )
-    not_asked, apart = missing["not asked"], missing["not compared"]
+    not_asked = missing["not asked"]
+    apart = missing["not compared"]
     parts = [f"{missing['could not']} could not run some"] if missing["could not"] else []
     parts += [f"{not_asked} {was(not_asked)} not asked for some"] if not_asked else []
     parts += [f"{apart} {was(apart)} measured by another protocol in some"] if apart else []

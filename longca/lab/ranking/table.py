@@ -98,8 +98,8 @@ def by_rests(table: pd.DataFrame) -> pd.Series:
     names = [name for name in CASE if name in table]
     case = table.groupby(names, sort=False, dropna=False).ngroup()
     methods: dict[int, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
-    told = (table.status == "ok") & ~is_beside(table)
-    for number, method, rested in zip(case[told], table.method[told], rests[told], strict=True):
+    is_timed = (table.status == "ok") & ~is_beside(table)
+    for number, method, rested in zip(case[is_timed], table.method[is_timed], rests[is_timed], strict=True):
         methods[number][rested].add(method)
     chosen = {number for number, (unrested, rested) in methods.items() if is_by_rests(rested, unrested)}
     return pd.Series(case.isin(chosen).to_numpy(bool), index=table.index)
@@ -163,7 +163,8 @@ def points(
         resolutions: `resolutions_of` the table if not given.
     """
     known = resolutions_of(table) if resolutions is None else resolutions
-    own, played = counted(table).tolist(), is_played(table).tolist()
+    own = counted(table).tolist()
+    played = is_played(table).tolist()
     groups: dict[tuple[Any, ...], tuple[list[Measurement], list[Measurement]]] = defaultdict(lambda: ([], []))
     keys = zip(*(table[name].tolist() for name in (*by, "method")), strict=True)
     for key, record, is_own, is_player in zip(keys, measurements(table), own, played, strict=True):

@@ -72,8 +72,8 @@ def tallies(
         {entry.method for case in (*standings.values(), *aside.values()) for entry in case.entries}
         | {method for case in standings.values() for method in case.other_protocol}
     )
-    found = [_tally(method, standings, aside, reason) for method in methods]
-    return sorted(found, key=lambda tally: (-tally.num_cases, -tally.mean, tally.method))
+    counted = [_tally(method, standings, aside, reason) for method in methods]
+    return sorted(counted, key=lambda tally: (-tally.num_cases, -tally.mean, tally.method))
 
 
 def num_open(standings: Mapping[Any, Standing]) -> int:

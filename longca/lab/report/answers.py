@@ -133,7 +133,8 @@ def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: 
     first = min(
         tallies(compared), key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method)
     )
-    ties, played = num_open(compared), num_played_off(compared)
+    ties = num_open(compared)
+    played = num_played_off(compared)
     tied = f", in a tie on {first.num_shared}" if first.num_shared else ""
     nobody = f"; no method alone on {ties}" if ties else ""
     doubt = f"; {played or 'none'} played off" if played < len(compared) else ""

@@ -115,7 +115,8 @@ def build(
     unit = rate_unit(attention.tflops_per_device.max())
     decision = views.decision(table)
     fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
-    reasons, worst_errors = matrix.reasons(table), tables.worst_errors(ordered)
+    reasons = matrix.reasons(table)
+    worst_errors = tables.worst_errors(ordered)
     steady = tables.steadiness(table)
     shown = on_page(
         table,
@@ -128,7 +129,8 @@ def build(
             *table.cell_id[table.is_control.astype(bool)],
         },
     )
-    records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
+    records_shown = [ordered[row] for row in shown]
+    table_shown = table.iloc[shown]
     # the first row of a cell with several records
     rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
     names = dict(zip(table.mask_label, table["mask"], strict=True))

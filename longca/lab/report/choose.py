@@ -191,15 +191,14 @@ def _of_mask(table: pd.DataFrame, question: CallQuestion) -> pd.DataFrame:
         wanted = str(question.params.get(key, usual))
         fits = [params.get(key) == wanted for params in given]
         if key in question.params or any(fits):
-            rows, given = rows.loc[fits], [params for params, fit in zip(given, fits, strict=True) if fit]
+            rows = rows.loc[fits]
+            given = [params for params, fit in zip(given, fits, strict=True) if fit]
     return rows
 
 
 def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFrame) -> CallRanking:
-    methods, of_case = (
-        view.ranking(mask),
-        asked.loc[(asked.mask_label == mask) & (asked.setting == view.setting)],
-    )
+    methods = view.ranking(mask)
+    of_case = asked.loc[(asked.mask_label == mask) & (asked.setting == view.setting)]
     reasons = dict(zip(of_case.cell_id, of_case.reason, strict=True))
     missing = sorted(
         (method, status, reasons[cell_id])
@@ -241,7 +240,8 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
 def _distance(setting: dict[str, Any], question: CallQuestion) -> float:
     total = 0.0
     for axis, weight in WEIGHTS.items():
-        own, other = setting[axis], getattr(question, axis)
+        own = setting[axis]
+        other = getattr(question, axis)
         if own != other:
             total += weight * (1.0 if isinstance(other, str) else abs(math.log2(own / other)))
     return total

@@ -68,7 +68,8 @@ def _page(path: Path, folder: Path) -> Page | None:
     head = _head(path)
     if not _MADE.search(head):
         return None
-    title, about = _TITLE.search(head), _ABOUT.search(head)
+    title = _TITLE.search(head)
+    about = _ABOUT.search(head)
     return Page(
         path.relative_to(folder).as_posix(),
         unescape(title[1]) if title else path.stem,

@@ -173,7 +173,8 @@ def _draw_line(
     joined: bool,
     offset: int,
 ) -> None:
-    ok, failed = line[line.status == "ok"], line[line.status != "ok"]
+    ok = line[line.status == "ok"]
+    failed = line[line.status != "ok"]
     style.line(ax, method, ok, x, dashed=dashed, joined=joined)
     if len(failed):
         from matplotlib.transforms import ScaledTranslation
@@ -195,7 +196,8 @@ def _draw_line(
 
 
 def _limits(ax: Axes, x: np.ndarray, log: bool) -> None:
-    low, high = x.min(), x.max()
+    low = x.min()
+    high = x.max()
     if log:
         margin = 1.12 if high == low else (high / low) ** 0.06
         ax.set_xlim(low / margin, high * margin)

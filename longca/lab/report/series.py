@@ -73,7 +73,8 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
 
     if table.attrs.get(LABELLED) == len(table):
         return table
-    attrs, beside = table.attrs, is_beside(table)
+    attrs = table.attrs
+    beside = is_beside(table)
     resolutions = attrs.get(RESOLUTIONS) or resolutions_of(table)
     kept = attrs.get(BESIDE)
     own = table[~beside]
@@ -254,7 +255,8 @@ def points(
         "cell_ids",
         *([POINT] if is_rate else []),
     ]
-    every, table = table, table[~is_beside(table)]
+    every = table
+    table = table[~is_beside(table)]
     if not len(table):
         return pd.DataFrame(columns=columns)
     # vectorised, since a page has tens of thousands of groups

@@ -67,7 +67,8 @@ def worst_errors(records: Iterable[Record]) -> list[WorstError]:
                 TENSORS.index(tensor) if tensor in TENSORS else len(TENSORS),
             )
             counts[key] += 1
-            ratio, error = view.budget_ratio(tensor), view.error(tensor)
+            ratio = view.budget_ratio(tensor)
+            error = view.error(tensor)
             assert ratio is not None and error is not None
             if key not in worst or ratio > worst[key].ratio:
                 where = f"{record.cell.mask} at {format_length(record.cell.seqlen)}"
@@ -182,21 +183,20 @@ def images(records: Iterable[Record]) -> list[ImageUse]:
     for environment, count in _environments(records):
         used = environment.software
         counts[(used.container, used.lock or "") if used.container else ("", "")] += count
-    found = [
+    uses = [
         ImageUse(*key, count) for key, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
-    return found if any(use.container for use in found) else []
+    return uses if any(use.container for use in uses) else []
 
 
 def finding_of_images(used: Sequence[ImageUse]) -> str:
     """A sentence on the number of images and its consequence for comparisons. Empty without an image."""
-    inside, outside = (
-        [use for use in used if use.container],
-        sum(use.num_cells for use in used if not use.container),
-    )
+    inside = [use for use in used if use.container]
+    outside = sum(use.num_cells for use in used if not use.container)
     if not inside:
         return ""
-    num_images, num_inside = len({use.container for use in inside}), sum(use.num_cells for use in inside)
+    num_images = len({use.container for use in inside})
+    num_inside = sum(use.num_cells for use in inside)
     sentence = (
         f"{plural(num_inside, 'cell')} {'was' if num_inside == 1 else 'were'} measured in "
         f"{plural(num_images, 'image')}"
@@ -306,10 +306,8 @@ def _of_drift(timed: pd.DataFrame, drifting: pd.DataFrame) -> str:
         return (
             f"The drift of all results is unknown: each has fewer than {FEWEST_FOR_DRIFT}." if unknown else ""
         )
-    verb, stand = (
-        "drifts" if len(drifting) == 1 else "drift",
-        " Their numbers are included." if len(drifting) else "",
-    )
+    verb = "drifts" if len(drifting) == 1 else "drift"
+    stand = " Their numbers are included." if len(drifting) else ""
     return (
         f"{len(drifting):,} of {plural(known, 'result')} {verb}: samples get slower or faster in the order "
         f"of measurement, by more than {100 * DRIFT_SHARE:g} % from the first third to the last "

@@ -186,7 +186,8 @@ def _of_mask(seqlen: int, case: Standing, tells: _Tells) -> Winner | str:
         )
         rest += f"; {other_protocol_text(case)}" if case.other_protocol else ""
         return f"only {first.method} ran: {tells.unit.text(first.rate)} at {format_length(seqlen)}{rest}"
-    cell_id, length = first.point.best_known[0].cell_id, f", {format_length(seqlen)}" if tells.length else ""
+    cell_id = first.point.best_known[0].cell_id
+    length = f", {format_length(seqlen)}" if tells.length else ""
     num_samples = sum(len(cell.times_ms) for cell in first.point.best_known)
     return Winner(
         first.method,

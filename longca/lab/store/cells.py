@@ -37,7 +37,8 @@ class CellStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self.cells, self.controls = self.folder / "cells", self.folder / "controls"
+        self.cells = self.folder / "cells"
+        self.controls = self.folder / "controls"
         self._decoder = Decoder()
 
     def path(self, cell_id: str) -> Path:

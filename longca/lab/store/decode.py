@@ -23,13 +23,12 @@ MOST_OF_REASON = 500  # characters
 READABLE: tuple[int, ...] = get_args(Record.model_fields["schema_version"].annotation)
 
 # cached environments, and bytes of each; a study has some dozens of 2 KB
-MOST_SHARED, MOST_OF_SHARED = 1_000, 100_000
+MOST_SHARED = 1_000
+MOST_OF_SHARED = 100_000
 # as `encode` writes
-_ENVIRONMENT, _NO_ENVIRONMENT, _AFTER_ENVIRONMENT = (
-    b',"environment":{',
-    b',"environment":null',
-    b'},"started_at":"',
-)
+_ENVIRONMENT = b',"environment":{'
+_NO_ENVIRONMENT = b',"environment":null'
+_AFTER_ENVIRONMENT = b'},"started_at":"'
 _CHECKSUM = re.compile(rb',"checksum":"(sha256:[0-9a-f]{64})"\}\s*\Z')
 _CHANGED = "is damaged (its checksum says otherwise: it was changed after it was written)"
 

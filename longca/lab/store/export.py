@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-LINES_AT_A_TIME, ROWS_OF_GROUP = 1_000, 20_000
+LINES_AT_A_TIME = 1_000
+ROWS_OF_GROUP = 20_000
 EXPORTED = ("records.parquet", "records.csv", "records.json")
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """text with these prefixes is a formula in a spreadsheet, which may start programs or send cells to others"""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 NUMBERS = (float, int, type(None))
-SCHEMA_KEY, GENERATOR_KEY = b"longca.schema_version", b"longca.version"
+SCHEMA_KEY = b"longca.schema_version"
+GENERATOR_KEY = b"longca.version"
 
 
 def export(records: Iterable[Record], folder: Path, environments: Environments | None = None) -> list[Path]:
@@ -88,7 +90,8 @@ def csv_bytes(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> bytes:
 def csv_chunks(names: Iterable[str], lines: Iterable[Iterable[Any]]) -> Iterator[bytes]:
     """The same in chunks of lines."""
     text = io.StringIO()
-    writer, texts = csv.writer(text, lineterminator="\n"), _Texts()
+    writer = csv.writer(text, lineterminator="\n")
+    texts = _Texts()
     writer.writerow([texts[name] for name in names])
     for number, line in enumerate(lines, 1):
         writer.writerow(

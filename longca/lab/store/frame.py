@@ -96,7 +96,8 @@ def _place(source: str | Path) -> Path:
     path = Path(source)
     if path.suffix in FILES or holds_records(path):
         return path
-    results, own = load_config().results, committed(path.stem)
+    results = load_config().results
+    own = committed(path.stem)
     if own and not holds_records(results / path.stem):
         return own[0]
     return results / load_study(str(source)).name

@@ -77,7 +77,7 @@ class CellFacts(NamedTuple):
     """most of the time that calls kept the GPU busy; None where it did not rest after each"""
 
     def columns(self, cell: Cell) -> dict[str, Any]:
-        """What is remembered under the names of the derived table's columns; `unit` stands for those of the
+        """The remembered values under the names of the derived table's columns; `unit` is the column of the
         device itself."""
         return {
             **self._asdict(),

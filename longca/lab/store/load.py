@@ -52,7 +52,8 @@ FIRST = ("h100", "h200")  # of its folders, each of one model of GPU; the study'
 MOST_NAMED = 100  # invalid rows of one file in a report
 DISTURBED = "disturbed"  # a later column: unknown for older records
 # a later column, and the key of a GPU's UUID in the text of a record
-GPUS, _UUID = "gpus", re.compile(r'"uuid": ?"([^"]*)"')
+GPUS = "gpus"
+_UUID = re.compile(r'"uuid": ?"([^"]*)"')
 FILES = (".parquet", ".json")  # suffixes of record files
 
 

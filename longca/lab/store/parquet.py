@@ -111,7 +111,8 @@ def _within_limits(path: Path, table: pa.Table) -> pa.Table:
     """The same table. Raises OSError if its texts, written out, are larger than the limit."""
     import pyarrow.compute as pc
 
-    total, length = pc.sum, pc.binary_length
+    total = pc.sum
+    length = pc.binary_length
     numbered = [chunk for column in table.columns if _is_numbered(column.type) for chunk in column.chunks]
     if (
         sum(total(length(chunk.dictionary).take(chunk.indices)).as_py() or 0 for chunk in numbered)

@@ -57,7 +57,8 @@ def columns(records: Iterable[Record], hardware: Hardware | None = None) -> dict
     """
     known = load_hardware() if hardware is None else hardware
     content = list(records)
-    ceilings, singles = Ceilings(content), Singles(content)
+    ceilings = Ceilings(content)
+    singles = Singles(content)
     values: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
     parts = [(values[column.name].append, column.value) for column in COLUMNS]
     for record in content:

@@ -35,13 +35,11 @@ class View(Times):
         ceilings: Ceilings | None = None,
         singles: Singles | None = None,
     ) -> None:
-        self.record, self.cell, self.hardware, self.ceilings, self.singles = (
-            record,
-            record.cell,
-            hardware,
-            ceilings,
-            singles,
-        )
+        self.record = record
+        self.cell = record.cell
+        self.hardware = hardware
+        self.ceilings = ceilings
+        self.singles = singles
         super().__init__(record.samples)
         self.accuracy = record.accuracy
         self.memory = record.memory
@@ -196,7 +194,8 @@ class View(Times):
         """Ratio of error to budget of the tensor or of its worst row, whichever is larger; wrong above 1."""
         if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
             return None
-        error, budget = self.error(tensor), self.accuracy.budget[tensor]
+        error = self.error(tensor)
+        budget = self.accuracy.budget[tensor]
         assert error is not None
         if not math.isfinite(error):
             return math.inf

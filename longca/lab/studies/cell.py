@@ -17,7 +17,10 @@ SETTLE_SECONDS = 2.0
 LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}
 
 # what is meant where a question or a study leaves it out: as in most committed records
-USUAL_SEQLEN, USUAL_HEADS, USUAL_HEAD_DIM, USUAL_DTYPE = "32K", "64:8", 128, "bf16"
+USUAL_SEQLEN = "32K"
+USUAL_HEADS = "64:8"
+USUAL_HEAD_DIM = 128
+USUAL_DTYPE = "bf16"
 # first length → corpus of document lengths from there on: documents of the Pile do not fill longer sequences
 USUAL_CORPORA = {1: "pile", 12289: "prolong64k"}
 DRAWS = 8  # sequences over which a time is predicted, for masks that are drawn

@@ -47,17 +47,15 @@ def git(root: Path, *args: str) -> str | None:
 
 def _commit(root: Path) -> tuple[str | None, bool | None]:
     """The commit, and True if files were changed since."""
-    told = os.environ.get(COMMIT)
-    if not told and (root / ".git").exists():
-        status, sha = (
-            git(root, "status", "--porcelain", "--untracked-files=no"),
-            git(root, "rev-parse", "HEAD"),
-        )
+    commit = os.environ.get(COMMIT)
+    if not commit and (root / ".git").exists():
+        status = git(root, "status", "--porcelain", "--untracked-files=no")
+        sha = git(root, "rev-parse", "HEAD")
         return (None, None) if status is None or sha is None else (sha, bool(status))
     written = next((path for folder in (root, SHIPPED) if (path := folder / COMMIT_FILE).is_file()), None)
-    if not told and written is not None:
-        told = written.read_text(encoding="utf-8").strip()
-    return (told.removesuffix(DIRTY), told.endswith(DIRTY)) if told else (None, None)
+    if not commit and written is not None:
+        commit = written.read_text(encoding="utf-8").strip()
+    return (commit.removesuffix(DIRTY), commit.endswith(DIRTY)) if commit else (None, None)
 
 
 def is_checkout() -> bool:
@@ -70,7 +68,8 @@ IMAGES = (ROOT if is_checkout() else Path()) / "images"  # of containers; a whee
 
 def studies_folder() -> Path:
     """The project's `config/studies`. Where `config` is another program's and has none, that of `origin`."""
-    own, root = in_project(MARK), origin()
+    own = in_project(MARK)
+    root = origin()
     return own if own.is_dir() or root is None else root / MARK
 
 

@@ -101,14 +101,15 @@ def settings(
     environ: Mapping[str, str] | None = None,
 ) -> list[Setting]:
     """The settings in force, each with its source."""
-    config, layers = load_config(overrides, path, environ), _layers(overrides, path, environ)
-    found = []
+    config = load_config(overrides, path, environ)
+    layers = _layers(overrides, path, environ)
+    made = []
     for name in Config.model_fields:
         origin = next((where for where, layer in reversed(layers.items()) if name in layer), "default")
-        found.append(
+        made.append(
             Setting(name, getattr(config, name), f"{PREFIX}{name.upper()}" if origin == VARIABLES else origin)
         )
-    return found
+    return made
 
 
 def _layers(

@@ -145,7 +145,7 @@ def samples(records: Iterable[Record]) -> list[Sample]:
     of_masks: dict[str, list[int]] = {}
     for number, record in enumerate(content):
         of_masks.setdefault(mask_name(record.cell), []).append(number)
-    found: dict[int, Sample] = {}
+    by_length: dict[int, Sample] = {}
     for numbers in of_masks.values():
         mask = cell_mask(content[numbers[0]].cell)
         counted: dict[int, _Counted] = {}
@@ -153,12 +153,13 @@ def samples(records: Iterable[Record]) -> list[Sample]:
             cell = content[number].cell
             ratio = cell.num_q_heads // cell.num_kv_heads
             known = counted.get(ratio) or counted.setdefault(ratio, _Counted(mask, ratio))
-            found[number] = _sample(content[number], known, ratio)
-    return [found[number] for number in range(len(content))]
+            by_length[number] = _sample(content[number], known, ratio)
+    return [by_length[number] for number in range(len(content))]
 
 
 def _sample(record: Record, known: _Counted, ratio: int) -> Sample:
-    cell, heads = record.cell, (record.cell.num_q_heads, record.cell.num_kv_heads)
+    cell = record.cell
+    heads = (record.cell.num_q_heads, record.cell.num_kv_heads)
     assert record.samples is not None
     slowest = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))
     way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
@@ -179,7 +180,8 @@ class _Counted:
     """A mask and its statistics for each tile."""
 
     def __init__(self, mask: Mask, heads_per_kv: int) -> None:
-        self.mask, self._heads_per_kv = mask, heads_per_kv
+        self.mask = mask
+        self._heads_per_kv = heads_per_kv
         self._known: dict[tuple[int, int, bool], TileStatistics] = {}
 
     def statistics(self, shape: TileShape) -> TileStatistics:

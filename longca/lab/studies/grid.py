@@ -18,7 +18,8 @@ MOST_NAMED = 10  # unknown names of a grid in a message
 
 
 # of a list of a grid; bytes, since file systems allow 255 including a suffix
-MOST_VALUES, LONGEST_NAME = 10_000, 200
+MOST_VALUES = 10_000
+LONGEST_NAME = 200
 
 
 Length = Annotated[int, BeforeValidator(parse_length)]
@@ -171,29 +172,29 @@ def _num_variants(entry: Choice) -> int:
 def _wrong_in_grids(data: Any) -> list[str]:
     """Name and parameter errors of a study whose schema validation already failed."""
     grids = data.get("grids") if isinstance(data, dict) else None
-    found: list[UserError] = []
+    errors: list[UserError] = []
     for number, grid in enumerate(grids[:MOST_GRIDS] if isinstance(grids, list) else ()):
         if isinstance(grid, dict):
             given = _names_in(grid)
-            found += [*_wrong_names(given, f"grid {number + 1}"), *_wrong_params(given)]
-    return list(dict.fromkeys(map(str, found)))
+            errors += [*_wrong_names(given, f"grid {number + 1}"), *_wrong_params(given)]
+    return list(dict.fromkeys(map(str, errors)))
 
 
 def _names_in(grid: Mapping[str, Any]) -> dict[str, list[Choice]]:
     """The plug-ins that a grid names, by kind, without invalid names and choices, which the schema
     reports."""
-    found: dict[str, list[Choice]] = {}
+    names: dict[str, list[Choice]] = {}
     later = grid.get("corpus_from")
     for kind in ("kernel", "strategy", "corpus", "mask"):
         value = grid.get(kind, ())
         entries = [*value] if isinstance(value, (list, tuple)) else [value]
         entries += later.values() if kind == "corpus" and isinstance(later, dict) else ()
-        found[kind] = [
+        names[kind] = [
             entry
             for entry in entries
             if isinstance(entry, str) or (kind in ("strategy", "mask") and _is_choice(entry))
         ]
-    return found
+    return names
 
 
 def _is_choice(entry: Any) -> bool:
@@ -205,7 +206,7 @@ def _is_choice(entry: Any) -> bool:
 
 def _wrong_params(given: dict[str, list[Choice]]) -> list[UserError]:
     """The invalid parameters of these masks and strategies."""
-    found: list[UserError] = []
+    errors: list[UserError] = []
     for kind in ("strategy", "mask"):
         registry = Registry(kind)  # as below, no registry of strategies by that name
         for entry in _one_name_each([entry for entry in given[kind] if not isinstance(entry, str)]):
@@ -214,10 +215,10 @@ def _wrong_params(given: dict[str, list[Choice]]) -> list[UserError]:
             try:
                 _variants(entry, registry)
             except UserError as error:
-                found.append(error)
+                errors.append(error)
             except Exception:  # of the plug-in's own code; it is reported once the rest is valid
                 continue
-    return found
+    return errors
 
 
 def _wrong_names(given: dict[str, list[Choice]], where: str) -> list[UserError]:

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from longca.core.schema import Count, Frozen
 
-MOST_LINE, MOST_LOG = 10_000, 1_000_000  # characters
+MOST_LINE = 10_000  # characters
+MOST_LOG = 1_000_000  # characters
 
 
 Seconds = Annotated[float, Field(ge=0, le=1e9)]

@@ -23,9 +23,12 @@ from longca.lab.studies.playoff.turns import Turns
 SCHEMA_VERSION = 3
 MOST_SAMPLES = 1_000_000  # of a rank
 # use by others below which a measurement counts as undisturbed
-GPU_PERCENT, CPU_CORES, CPU_SHARE = 5.0, 0.5, 0.1
+GPU_PERCENT = 5.0
+CPU_CORES = 0.5
+CPU_SHARE = 0.1
 UNITS = ("_bytes", "_w", "_mhz")  # suffixes of numeric GPU facts
-EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 SampleMs = Annotated[float, Field(ge=1e-6, le=1e12)]
 """time of a call: at least a nanosecond"""

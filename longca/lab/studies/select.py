@@ -65,7 +65,8 @@ def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
     """The existing values that pass. None, for cells without this axis, passes if the filter only excludes
     names."""
     known = {name for name in present if name is not None}
-    wanted, refused = set(), set()
+    wanted = set()
+    refused = set()
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         matching = {name for name in known if fnmatchcase(name, part.removeprefix("!"))}

@@ -132,10 +132,8 @@ def layout(world: int, per_node: int) -> tuple[int, int]:
 def load_site(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Site:
     """The site in force: sbatch's own variables, then config/site.yaml, then LONGCA_SITE_* variables. Raises
     UserError."""
-    environ, path = (
-        os.environ if environ is None else environ,
-        in_project(SITE_FILE) if path is None else path,
-    )
+    environ = os.environ if environ is None else environ
+    path = in_project(SITE_FILE) if path is None else path
     own = {}
     for key, value in environ.items():
         if key.startswith(PREFIX):

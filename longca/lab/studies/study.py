@@ -116,8 +116,8 @@ class Study(Frozen):
         study."""
         if all(grid.measure is None for grid in self.grids):
             return self.measure
-        found = self._by_id.get(cell.cell_id)
-        return self.measure if found is None else found[1]
+        entry = self._by_id.get(cell.cell_id)
+        return self.measure if entry is None else entry[1]
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class Study(Frozen):
                 why=f"at most {CELLS.value():,} are allowed",
                 todo=CELLS.todo,
             )
-        found: dict[str, tuple[Cell, Measure]] = {}
+        cells: dict[str, tuple[Cell, Measure]] = {}
         problems: list[UserError] = []
         left_out: list[BrokenPlugin] = []
         for number, grid in enumerate(self.grids):
@@ -157,7 +157,7 @@ class Study(Frozen):
             for entry in _one_name_each(grid.mask):
                 try:
                     for cell in _expand(grid, entry, where):
-                        found.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
+                        cells.setdefault(cell.cell_id, (cell, grid.measure or self.measure))
                 except BrokenPlugin as error:
                     left_out.append(error)
                 except UserError as error:
@@ -166,15 +166,15 @@ class Study(Frozen):
                     [name] = [entry] if isinstance(entry, str) else entry
                     left_out.append(as_broken(Registry("mask").paths()[name], error))
         raise_all(f"Study '{self.name}'", problems)
-        if not found and left_out:
+        if not cells and left_out:
             raise left_out[0]
-        if not found:
+        if not cells:
             raise UserError(
                 f"Study '{self.name}' has no cells",
                 why="its grids are empty",
                 todo="Give each grid at least one kernel, mask, length and head count",
             )
-        return found, tuple(dict.fromkeys(map(str, left_out)))
+        return cells, tuple(dict.fromkeys(map(str, left_out)))
 
 
 def study_path(name_or_path: str, folder: Path | None = None) -> Path:

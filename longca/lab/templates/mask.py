@@ -34,7 +34,8 @@ class NewMask(Pattern):
 
         They must be disjoint: a pair in two bands would count twice, in the area and in every rate.
         """
-        end, sink = draw.seqlen, min(params.sink, draw.seqlen)
+        end = draw.seqlen
+        sink = min(params.sink, draw.seqlen)
         first = band.make(0, end, 0, sink, hi=0)
         window = band.make(0, end, sink, end, lo=-params.window, hi=0)
         # pass random values, draw.mask(…, prefix=p), so that records keep them

@@ -117,15 +117,18 @@ def _listed(block_mask: BlockMask, counts: Any, indices: Any, entry: int, heads:
             "its lists must be (batch, heads, q-blocks, k-blocks), and they are "
             f"{tuple(indices.shape)} with counts {tuple(counts.shape)}"
         )
-    (seqlen_q, seqlen_k), (size_q, size_k) = block_mask.seq_lengths, block_mask.BLOCK_SIZE
-    num_q, num_k = -(-seqlen_q // size_q), -(-seqlen_k // size_k)
+    seqlen_q, seqlen_k = block_mask.seq_lengths
+    size_q, size_k = block_mask.BLOCK_SIZE
+    num_q = -(-seqlen_q // size_q)
+    num_k = -(-seqlen_k // size_k)
     if counts.shape[-1] < num_q:
         raise ValueError(
             f"its lists are for {counts.shape[-1]} × {size_q} queries, and its seq_lengths say {seqlen_q}, "
             "as those of a slice of queries do: give the whole BlockMask, and cut its mask with "
             "crop(queries, keys)"
         )
-    leading, of_heads = _leading(counts), slice(heads.start, heads.stop)
+    leading = _leading(counts)
+    of_heads = slice(heads.start, heads.stop)
     counts = whole_numbers(counts.reshape(*leading, -1)[entry, of_heads, :num_q], "counts of blocks")
     indices = indices.reshape(*leading, *indices.shape[-2:])[entry, of_heads, :num_q]
     indices = whole_numbers(indices, "indices of blocks")
@@ -157,21 +160,24 @@ def _stripes(
     bounded memory.
     """
     seqlen_q, seqlen_k = seqlens
-    size_q, size_k = min(block_size[0], seqlen_q), min(block_size[1], seqlen_k)
+    size_q = min(block_size[0], seqlen_q)
+    size_k = min(block_size[1], seqlen_k)
     most_pairs = test.most_pairs()
     width = min(size_k, most_pairs)
     height = min(size_q, max(most_pairs // width, 1))
     blocks, first_row = spread(np.zeros(len(full), dtype=np.int64), np.full(len(full), -(-size_q // height)))
     first_row = blocks * size_q + first_row * height
     inside = first_row < seqlen_q
-    blocks, first_row = blocks[inside], first_row[inside]
+    blocks = blocks[inside]
+    first_row = first_row[inside]
     across = np.arange(0, size_k, width)
     num_tiles = partial.sum(axis=1)[blocks] * len(across)
     at_once = max(most_pairs // (height * width), 1)
     batch = np.cumsum(num_tiles) // at_once
     for stripes in np.split(np.arange(len(blocks)), np.flatnonzero(np.diff(batch)) + 1):
         owner, tested = np.nonzero(partial[blocks[stripes]])
-        tile_rows, tile_keys = first_row[stripes][owner][:, None], tested[:, None] * size_k + across
+        tile_rows = first_row[stripes][owner][:, None]
+        tile_keys = tested[:, None] * size_k + across
         corners = np.stack(np.broadcast_arrays(tile_rows, tile_keys), axis=-1)
         calls = np.split(corners.reshape(-1, 2), range(at_once, corners[..., 0].size, at_once))
         answers = [test.visible(corners, height, width) for corners in calls if len(corners)]
@@ -179,7 +185,8 @@ def _stripes(
         tiles = tiles.reshape(-1, len(across), height, width).swapaxes(1, 2)
         tiles = tiles.reshape(-1, height, len(across) * width)[..., :size_k]
         for number, stripe in enumerate(stripes.tolist()):
-            block, row = int(blocks[stripe]), int(first_row[stripe])
+            block = int(blocks[stripe])
+            row = int(first_row[stripe])
             end = min(row + height, (block + 1) * size_q, seqlen_q)
             own = tiles[owner == number]
             yield _runs_of_stripe(row, end, full[block], partial[block], own, size_k, seqlen_k)

@@ -47,12 +47,14 @@ class Documents(NamedTuple):
                 f"padding is {' or '.join(map(repr, PADDING))}, what its tokens see, and it is {padding!r}"
             )
         lo, hi = _offsets(window)
-        (q0, q1), (k0, k1) = self.q_bounds.T, self.k_bounds.T
+        q0, q1 = self.q_bounds.T
+        k0, k1 = self.k_bounds.T
         shift = k1 - q1
         bands = band.make(q0, q1, k0, k1, lo + shift, (min(hi, 0) if causal else hi) + shift)
         if padding == "nothing":
             return bands
-        rows, keys = _outside(self.q_bounds, self.seqlen_q), _outside(self.k_bounds, self.seqlen_k)
+        rows = _outside(self.q_bounds, self.seqlen_q)
+        keys = _outside(self.k_bounds, self.seqlen_k)
         if len(rows) != len(keys):
             raise ValueError(
                 f"tokens of padding cannot see themselves where {len(rows)} queries and {len(keys)} keys are "
@@ -89,7 +91,8 @@ def of_document_ids(ids: Any, padding_id: int | None) -> Documents:
     of_run = numbers[bounds[:, 0]]
     if padding_id is not None:
         padding_id = whole_number("Argument 'padding_id'", padding_id, least=-(1 << 63))
-        bounds, of_run = bounds[of_run != padding_id], of_run[of_run != padding_id]
+        bounds = bounds[of_run != padding_id]
+        of_run = of_run[of_run != padding_id]
     _, first, count = np.unique(of_run, return_index=True, return_counts=True)
     if (count > 1).any():
         again = of_run[np.min(first[count > 1])]
@@ -122,10 +125,10 @@ def of_windows(seqlen: int, windows: tuple[Any, ...]) -> list[np.ndarray]:
     if not windows:
         raise ValueError("give at least one window, such as (1023, 0)")
     [first, *_] = windows
-    if isinstance(first, (list, tuple)) and first and all(isinstance(one, (list, tuple)) for one in first):
-        given = ", ".join(str(tuple(one)) for one in first)
+    if isinstance(first, (list, tuple)) and first and all(isinstance(pair, (list, tuple)) for pair in first):
+        given = ", ".join(str(tuple(pair)) for pair in first)
         raise ValueError(f"each window is an argument of its own: give from_windows({seqlen}, {given})")
-    if len(windows) == 2 and all(hasattr(one, "__index__") for one in windows):
+    if len(windows) == 2 and all(hasattr(side, "__index__") for side in windows):
         raise ValueError(f"a window is a pair: give from_windows({seqlen}, {windows})")
     return [band.make(0, seqlen, 0, seqlen, *_offsets(window)) for window in windows]
 

@@ -50,7 +50,9 @@ def of_slices(q_ranges: Any, k_ranges: Any, types: Any) -> np.ndarray:
     for name, ranges in (("q_ranges", q), ("k_ranges", k)):
         if ranges.size % 2 or (ranges.ndim > 1 and ranges.shape[-1] != 2):
             raise ValueError(f"{name} must be (n, 2), a start and an end each, and these are {ranges.shape}")
-    q, k, kind = q.reshape(-1, 2), k.reshape(-1, 2), kind.reshape(-1)
+    q = q.reshape(-1, 2)
+    k = k.reshape(-1, 2)
+    kind = kind.reshape(-1)
     if not len(q) == len(k) == len(kind):
         raise ValueError(
             f"slices must be as many q_ranges as k_ranges and types, and these are {len(q)}, {len(k)} and "
@@ -139,7 +141,8 @@ def _bounds(sizes: Any, name: str, num_groups: int, num_blocks: int, axis: str) 
 def _hidden(table: np.ndarray, causal: bool, seqlen_q: int) -> np.ndarray:
     """The ranges of queries that do not see each key, (Sk, n, 2); empty ones are (0, 0)."""
     key = np.arange(len(table))
-    beginning, end = np.zeros(len(table), dtype=np.int64), np.full(len(table), seqlen_q)
+    beginning = np.zeros(len(table), dtype=np.int64)
+    end = np.full(len(table), seqlen_q)
     if table.shape[1] == 1:
         ranges = [(table[:, 0], end)]
     elif causal:

@@ -111,7 +111,8 @@ class SequenceTree(NamedTuple):
 
 def of_tree(parents: Any, lengths: Any) -> SequenceTree:
     """The checked tree. Raises ValueError for arguments that are none."""
-    above, tokens = whole_numbers(parents, "parents"), whole_numbers(lengths, "lengths of nodes")
+    above = whole_numbers(parents, "parents")
+    tokens = whole_numbers(lengths, "lengths of nodes")
     if above.ndim != 1 or above.shape != tokens.shape or len(above) == 0:
         raise ValueError(
             f"parents and lengths are one number for each node, and they are {above.shape} and {tokens.shape}"
@@ -124,7 +125,8 @@ def of_tree(parents: Any, lengths: Any) -> SequenceTree:
             f"the parent of a node is an earlier node, or −1 for a root, and that of node {wrong[0]} is "
             f"{above[wrong[0]]}"
         )
-    depths, leaves = np.zeros(len(above), dtype=np.int64), np.zeros(len(above), dtype=np.int64)
+    depths = np.zeros(len(above), dtype=np.int64)
+    leaves = np.zeros(len(above), dtype=np.int64)
     order = above.tolist()
     for node, parent in enumerate(order):
         if parent >= 0:

@@ -20,7 +20,8 @@ class CausalBlockwise(Pattern):
         """documents from the paper's own sampler"""
 
     def build(self, draw: Draw, params: Any) -> Mask:
-        start, end = draw.bounds[:-1], draw.bounds[1:]
+        start = draw.bounds[:-1]
+        end = draw.bounds[1:]
         first = start.copy()
         first[-1] = 0
         return draw.mask(band.make(start, end, first, end, hi=0))

@@ -20,5 +20,6 @@ class FullDocument(Pattern):
         """documents from the paper's own sampler"""
 
     def build(self, draw: Draw, params: Any) -> Mask:
-        start, end = draw.bounds[:-1], draw.bounds[1:]
+        start = draw.bounds[:-1]
+        end = draw.bounds[1:]
         return draw.mask(band.make(start, end, start, end))

@@ -27,7 +27,8 @@ class Hstu(Pattern):
         context where a document is short"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        start, end = draw.bounds[:-1], draw.bounds[1:]
+        start = draw.bounds[:-1]
+        end = draw.bounds[1:]
         candidates = np.maximum(end - params.num_candidates, start)
         history = np.minimum(start + params.num_context, candidates)
         return draw.mask(

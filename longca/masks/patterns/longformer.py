@@ -27,7 +27,8 @@ class Longformer(Pattern):
         """distance between visible keys; from 2 on, each offset of the window is a band, and planning slow"""
 
     def build(self, draw: Draw, params: Params) -> Mask:
-        seqlen, dilation = draw.seqlen, params.dilation
+        seqlen = draw.seqlen
+        dilation = params.dilation
         first = min(params.num_global, seqlen)
         if dilation == 1:
             low = high = np.array([params.window])

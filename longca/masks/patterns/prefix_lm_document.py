@@ -28,7 +28,8 @@ class PrefixLmDocument(Pattern):
         that most of them, shorter than it, are full. FlexAttention and FlashMask run j − start ≤ prefix there
         (see `prefix_lm`).
         """
-        start, end = draw.bounds[:-1], draw.bounds[1:]
+        start = draw.bounds[:-1]
+        end = draw.bounds[1:]
         if params.paper_compat:
             prefix = np.full(len(start), draw.rng.integers(1, end[0], endpoint=True))
         else:

@@ -66,7 +66,8 @@ def _depth_first(parents: list[int]) -> list[int]:
     waiting = []
     for node in range(len(parents) - 1, -1, -1):
         (waiting if parents[node] < 0 else below[parents[node]]).append(node)
-    number, ordered = [0] * len(parents), []
+    number = [0] * len(parents)
+    ordered = []
     while waiting:
         node = waiting.pop()
         number[node] = len(ordered)

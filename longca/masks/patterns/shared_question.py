@@ -20,7 +20,8 @@ class SharedQuestion(Pattern):
         """documents from the paper's own sampler"""
 
     def build(self, draw: Draw, params: Any) -> Mask:
-        start, end = draw.bounds[:-1], draw.bounds[1:]
+        start = draw.bounds[:-1]
+        end = draw.bounds[1:]
         question = end[0]
         return draw.mask(
             band.make(start, end, start, end, hi=0), band.make(question, draw.seqlen, 0, question)

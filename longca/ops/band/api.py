@@ -65,7 +65,9 @@ def band_attention(
     if not eager.is_eager(q, k, v):
         out, lse = _by_operator(q, k, v, plan, scale, initial, out_dtype)
     else:
-        flat_q, flat_k, flat_v = q, k, v
+        flat_q = q
+        flat_k = k
+        flat_v = v
         if not q.ndim == k.ndim == v.ndim == 3:
             check_inputs(plan, q, k, v)
             flat_q, flat_k, flat_v = (x.flatten(0, -3) for x in (q, k, v))
@@ -78,7 +80,8 @@ def band_attention(
                 flat_q, flat_k, flat_v, plan, scale, initial=initial, out_dtype=out_dtype
             )
     if q.ndim != 3:
-        out, lse = out.view(q.shape), lse.view(q.shape[:-1])
+        out = out.view(q.shape)
+        lse = lse.view(q.shape[:-1])
     return (out, lse) if return_lse else out
 
 

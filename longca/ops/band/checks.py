@@ -40,15 +40,14 @@ def check_inputs(plan: BandPlan, q: Tensor, k: Tensor, v: Tensor) -> None:
             f"q must be (…, tokens, heads, D), k and v alike of one shape; they are {tuple(q.shape)}, "
             f"{tuple(k.shape)} and {tuple(v.shape)}"
         )
-    found, planned = (
-        (*q.shape[-2:], *k.shape[-2:]),
-        (plan.num_q_heads, plan.head_dim, plan.num_kv_heads, plan.head_dim),
-    )
-    if found != planned:
+    sizes = (*q.shape[-2:], *k.shape[-2:])
+    planned = (plan.num_q_heads, plan.head_dim, plan.num_kv_heads, plan.head_dim)
+    if sizes != planned:
         raise ValueError(
-            f"(query heads, D, KV heads, D) are {found} here and {planned} in the plan: make a plan for these"
+            f"(query heads, D, KV heads, D) are {sizes} here and {planned} in the plan: make a plan for these"
         )
-    lengths, masked = (q.shape[:-2].numel(), k.shape[:-2].numel()), (plan.seqlen_q, plan.seqlen_k)
+    lengths = (q.shape[:-2].numel(), k.shape[:-2].numel())
+    masked = (plan.seqlen_q, plan.seqlen_k)
     if lengths != masked:
         raise ValueError(
             f"the mask is over {masked[0]} queries × {masked[1]} keys, and q and k have {lengths[0]} and "

@@ -70,10 +70,8 @@ def forward(
     if initial is not None:
         initial = flat_initial(q, initial)
     if into is None:
-        out, lse = (
-            q.new_empty(q.shape, dtype=out_dtype or q.dtype),
-            q.new_empty(q.shape[:2], dtype=torch.float32),
-        )
+        out = q.new_empty(q.shape, dtype=out_dtype or q.dtype)
+        lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     else:
         out, lse = into
         check_into(q, out, lse)
@@ -137,7 +135,8 @@ def backward_onto(
         check_backward(plan, q, out, lse, dout, None)
     for target in targets:
         check_gradients(q, target.initial, target.dq)
-    dk, dv = torch.empty_like(k), torch.empty_like(v)
+    dk = torch.empty_like(k)
+    dv = torch.empty_like(v)
     _backward(key, q, k, v, out, lse, dout, None, plan, scale, targets, dk, dv)
     return dk, dv
 
@@ -196,7 +195,8 @@ class BandAttention(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         out, lse = forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype)
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.plan, ctx.scale = plan, scale
+        ctx.plan = plan
+        ctx.scale = scale
         ctx.set_materialize_grads(False)
         return out, lse
 

@@ -129,7 +129,8 @@ def _forward(
     *initial: Tensor,
 ) -> None:
     schedule, config = plan.kernels[BandKernel.FORWARD]
-    pack, run = config.block_m // schedule.tile_m, forward
+    pack = config.block_m // schedule.tile_m
+    run = forward
     if config.sm90:
         from longca.ops.band.sm90.launch import forward as run  # Gluon, which other GPUs need not support
     run(

@@ -76,13 +76,15 @@ class RecordedLaunch:
         self._build = build  # since Triton 3.8 a build without references unloads its function from the GPU
         self._grid = (*grid, 1, 1)[:3]
         self._start, self._fixed, self._in_one, metas = _launcher_of(build)
-        boxes = {place: (source, offset, box) for place, source, offset, box in changing if box is not None}
-        places, self._args, self._boxes = [], [], []
+        boxes = {index: (source, offset, box) for index, source, offset, box in changing if box is not None}
+        places = []
+        self._args = []
+        self._boxes = []
         alike: dict[tuple[Any, ...], _Boxes] = {}  # a repeated descriptor is created once
-        for place, arg in enumerate(args):
+        for index, arg in enumerate(args):
             places.append(len(self._args))
-            if place in boxes:
-                source, offset, like = boxes[place]
+            if index in boxes:
+                source, offset, like = boxes[index]
                 meta = next(metas)
                 key = source, offset, tuple(like.shape), tuple(like.strides), like.padding, str(meta)
                 of_addresses = alike.setdefault(key, _Boxes(like, meta))
@@ -91,15 +93,16 @@ class RecordedLaunch:
             else:
                 self._args.append(arg)
         self._addresses = [
-            (places[place], source, offset) for place, source, offset, box in changing if box is None
+            (places[index], source, offset) for index, source, offset, box in changing if box is None
         ]
 
     def __call__(self, run: Run) -> None:
-        args, addresses = self._args.copy(), run.addresses
-        for place, source, offset in self._addresses:
-            args[place] = addresses[source] + offset
-        for place, source, offset, boxes in self._boxes:
-            args[place] = boxes.at(addresses[source] + offset)
+        args = self._args.copy()
+        addresses = run.addresses
+        for index, source, offset in self._addresses:
+            args[index] = addresses[source] + offset
+        for index, source, offset, boxes in self._boxes:
+            args[index] = boxes.at(addresses[source] + offset)
         if self._in_one:
             self._start(*self._grid, run.stream, *self._fixed, args)
         else:
@@ -111,7 +114,8 @@ def _launcher_of(build: Any) -> _Launcher:
     on a GPU without TMA, it is Triton's own launcher.
     """
     run = build.run
-    metadata, told_nobody = build.packed_metadata, (None, None, None)
+    metadata = build.packed_metadata
+    told_nobody = (None, None, None)
     inside = (
         inspect.getclosurevars(run.launch).nonlocals
         if inspect.isfunction(getattr(run, "launch", None))
@@ -125,7 +129,8 @@ def _launcher_of(build: Any) -> _Launcher:
         or getattr(run, "gsan_enabled", False)
     ):
         return _Launcher(run, (build.function, metadata, *told_nobody), False, itertools.repeat(None))
-    start, options = inside["launcher"], (build.function, run.launch_cooperative_grid, run.launch_pdl)
+    start = inside["launcher"]
+    options = (build.function, run.launch_cooperative_grid, run.launch_pdl)
     if not hasattr(run, "kernel_signature"):  # before Triton 3.7
         return _Launcher(start, (*options, None, None, metadata, *told_nobody), False, iter(metas))
     fixed = *options, metadata, *told_nobody, None, None, run.arg_annotations, run.kernel_signature
@@ -147,12 +152,12 @@ class _Boxes:
 
     def at(self, address: int) -> Any:
         """The descriptor of this address; recent ones are cached, since allocators reuse memory."""
-        found = self._kept.get(address)
-        if found is None:
+        box = self._kept.get(address)
+        if box is None:
             if len(self._kept) >= MOST_BOXES:
                 self._kept.clear()
-            found = self._kept[address] = self._made(address)
-        return found
+            box = self._kept[address] = self._made(address)
+        return box
 
     def arguments(self) -> list[Any]:
         """All launcher arguments of one descriptor; the first is the descriptor itself, whose address is not
@@ -193,7 +198,10 @@ class _Box:
         padding: str,
         round_f32_to_tf32: bool,
     ) -> None:
-        self.address, self.shape, self.strides, self.padding = address, shape, strides, padding
+        self.address = address
+        self.shape = shape
+        self.strides = strides
+        self.padding = padding
         self.round_f32_to_tf32 = round_f32_to_tf32
 
     @property

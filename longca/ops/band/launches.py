@@ -29,9 +29,12 @@ from longca.ops.band.launcher import RecordedLaunch, unknown_launchers
 
 ALIGNMENT = 16  # bytes: Triton's builds depend on whether an address is a multiple of it
 MOST_RECORDINGS = 64  # of a plan
-COUNTERS, COUNTER_BYTES, MOST_STREAMS = 1024, 16, 8
+COUNTERS = 1024
+COUNTER_BYTES = 16
+MOST_STREAMS = 8
 PIECE = 64  # numbers: pieces of an allocation begin at multiples of it
-NEW, ZEROS = "new", "zeros"
+NEW = "new"
+ZEROS = "zeros"
 # of all kernels: the default up to Triton 3.9, which warns if it is not set
 OPTIONS = {"enable_fp_fusion": True}
 
@@ -74,10 +77,8 @@ class Recorder(Launches):
             tables: tensors with constant addresses.
         """
         super().__init__(inputs[0].device)
-        self._inputs, self._tables = (
-            {id(x): place for place, x in enumerate(inputs)},
-            {id(table): table for table in tables},
-        )
+        self._inputs = {id(x): index for index, x in enumerate(inputs)}
+        self._tables = {id(table): table for table in tables}
         # address of the storage → allocation, offset in bytes, and the tensor
         self._buffers: dict[int, tuple[int, int, Tensor]] = {}
         self._steps: list[Any] = []
@@ -113,15 +114,16 @@ class Recorder(Launches):
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
         build = kernel[grid](*args, **OPTIONS, **options)
-        changing, constants = [], list(args)
-        for place, arg in enumerate(args):
+        changing = []
+        constants = list(args)
+        for index, arg in enumerate(args):
             base = getattr(arg, "base", arg)
             if isinstance(base, Tensor):
                 source = self._source_of(base)
                 self._whole &= id(base) not in self._inputs or base.data_ptr() % ALIGNMENT == 0
-                constants[place] = source[1]
+                constants[index] = source[1]
                 if source[0] >= 0:
-                    changing.append((place, *source, None if base is arg else arg))
+                    changing.append((index, *source, None if base is arg else arg))
         if build is None:  # by the interpreter
             self._whole = False
         else:
@@ -134,8 +136,8 @@ class Recorder(Launches):
         if id(x) in self._tables or x.numel() == 0:
             return -1, x.data_ptr()
         # a KeyError means that it was not allocated by the methods above
-        place, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]
-        return place, offset + x.data_ptr() - buffer.data_ptr()
+        index, offset, buffer = self._buffers[x.untyped_storage().data_ptr()]
+        return index, offset + x.data_ptr() - buffer.data_ptr()
 
     def _piece(self, kind: str, x: Tensor) -> Tensor:
         """Records a part of the stage's allocation of this kind."""
@@ -170,14 +172,18 @@ class Recording:
         from triton import knobs
         from triton.runtime import driver
 
-        self._driver, self._hooks = driver, knobs.runtime
-        self._device, self._num_addresses, self._steps = device, num_addresses, steps
+        self._driver = driver
+        self._hooks = knobs.runtime
+        self._device = device
+        self._num_addresses = num_addresses
+        self._steps = steps
         self._kept = kept  # their addresses are in the steps
 
     def replay(self, inputs: Sequence[Tensor], counters: Counters) -> bool:
         """Replays the call with other inputs in the order of the recorded ones. Returns False, and starts
         nothing, if it cannot."""
-        addresses, bits = [x.data_ptr() for x in inputs], 0
+        addresses = [x.data_ptr() for x in inputs]
+        bits = 0
         for address in addresses:
             bits |= address
         if bits % ALIGNMENT or self._hooked():
@@ -268,7 +274,9 @@ class Counters:
 
     def _more(self, stream: int, device: torch.device) -> list[int]:
         if len(self._free) >= MOST_STREAMS:
-            self._free, self._kept = {}, {}  # memory returns to its stream, after the kernels that use it
+            # memory returns to its stream, after the kernels that use it
+            self._free = {}
+            self._kept = {}
         block = torch.zeros(COUNTERS * COUNTER_BYTES // 4, dtype=torch.int32, device=device)
         # and the last one: a thread may be about to use it
         self._kept[stream] = [*self._kept.get(stream, [])[-1:], block]
@@ -283,7 +291,8 @@ class _Run:
 
     def __init__(self, addresses: list[int], num_addresses: int, stream: int, counters: Counters) -> None:
         self.addresses = addresses + [0] * (num_addresses - len(addresses))
-        self.stream, self.counters = stream, counters
+        self.stream = stream
+        self.counters = counters
         self.tensors: dict[int, Tensor] = {}
         self.memory: list[Tensor] = []
 
@@ -292,11 +301,10 @@ class _Allocation:
     """All allocations of one kind in a stage, in one block of memory."""
 
     def __init__(self, place: int, kind: str, device: torch.device) -> None:
-        self.place, self._size = place, 0
-        self._make, self._how = (
-            torch.zeros if kind == ZEROS else torch.empty,
-            {"dtype": torch.float32, "device": device},
-        )
+        self.place = place
+        self._size = 0
+        self._make = torch.zeros if kind == ZEROS else torch.empty
+        self._how = {"dtype": torch.float32, "device": device}
 
     def add(self, size: int) -> int:
         """Reserves that many further elements, and returns their offset in bytes."""
@@ -319,7 +327,8 @@ class _Free:
 
 class _Counter:
     def __init__(self, place: int, device: torch.device) -> None:
-        self.place, self._device = place, device
+        self.place = place
+        self._device = device
 
     def __call__(self, run: _Run) -> None:
         run.addresses[self.place] = run.counters.take(run, self._device)

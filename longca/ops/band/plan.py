@@ -151,7 +151,8 @@ def plan_band_attention(
             block_rows=block_rows,
             dq_order=preferred_dq_order(mask, num_kv_heads) if deterministic else AddOrder.ANY,
         )
-    specs, configs = [], {}
+    specs = []
+    configs = {}
     for kernel in BandKernel:
         if kernel in tiles and (needs_backward or kernel is BandKernel.FORWARD):
             fit = _fit_keys if kernel is BandKernel.DKDV else _fit_queries
@@ -160,7 +161,8 @@ def plan_band_attention(
     where = torch.device("cpu") if _is_small(mask) else device
     schedules = dict(zip(configs, make_schedules(mask, specs, where), strict=True))
     if BandKernel.DQ in schedules and mask.grid is not None:
-        schedule, shared = schedules[BandKernel.DQ], schedules[BandKernel.FORWARD]
+        schedule = schedules[BandKernel.DQ]
+        shared = schedules[BandKernel.FORWARD]
         # the largest table; all rows of a block row have the same entries
         if schedule.tile_n == shared.tile_n and torch.equal(schedule.block_ranges, shared.block_ranges):
             schedules[BandKernel.DQ] = replace(schedule, block_ranges=shared.block_ranges)
@@ -219,7 +221,8 @@ def _fit_keys(
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
     # in a section the longest come first; with more heads in it, neighbouring row tiles would not read the
     # same queries at the same time
-    section, rounds = even_part(num_kv_heads, KV_HEADS_AT_ONCE), 1
+    section = even_part(num_kv_heads, KV_HEADS_AT_ONCE)
+    rounds = 1
     at_once = num_kv_heads if config.fused else min(section + LATE * num_kv_heads, num_kv_heads)
     # splits of a row tile would add in any order
     max_fraction = (
@@ -295,7 +298,8 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
     def inside(table: Tensor) -> Tensor:
         """Those of (M, n, columns) that begin in a range, and have rows; groups padded as in
         `TileSchedule`."""
-        start, end = table[..., ROW_START].contiguous(), table[..., ROW_END]
+        start = table[..., ROW_START].contiguous()
+        end = table[..., ROW_END]
         kept = (torch.searchsorted(bounds, start, right=True) % 2 == 1) & (end > start)
         return pad_sequence([rows[of] for rows, of in zip(table, kept, strict=True)], batch_first=True)
 
@@ -348,10 +352,8 @@ def mean_block(mask: Mask, *, keys: bool = False) -> int | None:
     """Queries (or keys) of a block, rounded up to a power of two; None for a mask without blocks."""
     if mask.grid is None:
         return None
-    num_tokens, num_blocks = (
-        (mask.seqlen_k if keys else mask.seqlen_q),
-        max(mask.grid.visible.shape[2 if keys else 1], 1),
-    )
+    num_tokens = mask.seqlen_k if keys else mask.seqlen_q
+    num_blocks = max(mask.grid.visible.shape[2 if keys else 1], 1)
     return 1 << (-(-num_tokens // num_blocks) - 1).bit_length()
 
 

@@ -18,7 +18,9 @@ from longca.ops.band.plan import BandPlan, DqTarget
 from longca.ops.band.tables.schedule import NUMBERS, TABLES, TileSchedule
 
 CONFIG = tuple(field.name for field in fields(TileConfig))
-NUM_TABLES, NUM_NUMBERS = len(TABLES), len(NUMBERS) + len(CONFIG)  # of one kernel
+# of one kernel
+NUM_TABLES = len(TABLES)
+NUM_NUMBERS = len(NUMBERS) + len(CONFIG)
 
 
 def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
@@ -36,12 +38,13 @@ def flatten(plan: BandPlan) -> tuple[list[Tensor], list[int]]:
 def unflatten(tables: Sequence[Tensor], numbers: Sequence[Any], q: Tensor, k: Tensor) -> BandPlan:
     """A plan for flat q and k, from the result of `flatten`: numbers are also truth values and orders."""
     kernels = {}
-    for place, kernel in enumerate(list(BandKernel)[: len(tables) // NUM_TABLES]):
+    for index, kernel in enumerate(list(BandKernel)[: len(tables) // NUM_TABLES]):
         of_schedule: dict[str, Any] = dict(
-            zip(TABLES, tables[place * NUM_TABLES : (place + 1) * NUM_TABLES], strict=True)
+            zip(TABLES, tables[index * NUM_TABLES : (index + 1) * NUM_TABLES], strict=True)
         )
-        of_kernel = numbers[place * NUM_NUMBERS : (place + 1) * NUM_NUMBERS]
-        values, config = of_kernel[: len(NUMBERS)], of_kernel[len(NUMBERS) :]
+        of_kernel = numbers[index * NUM_NUMBERS : (index + 1) * NUM_NUMBERS]
+        values = of_kernel[: len(NUMBERS)]
+        config = of_kernel[len(NUMBERS) :]
         others: dict[str, Any] = {
             name: kind(value) for (name, kind), value in zip(NUMBERS.items(), values, strict=True)
         }
@@ -100,7 +103,8 @@ def band_backward_op(
     numbers: Sequence[int],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    plan, (dq, dk, dv) = unflatten(tables, numbers, q, k), backward_memory(q, k, v, None)
+    plan = unflatten(tables, numbers, q, k)
+    dq, dk, dv = backward_memory(q, k, v, None)
     dlse = None if dlse is None else dlse.contiguous()
     launch_backward(
         q,
@@ -145,7 +149,8 @@ def _forward_memory(q: Tensor, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, tables, numbers, scale, *_ = inputs
     ctx.save_for_backward(q, k, v, *output, *tables)
-    ctx.numbers, ctx.scale = numbers, scale
+    ctx.numbers = numbers
+    ctx.scale = scale
     ctx.set_materialize_grads(False)
 
 

@@ -1,4 +1,4 @@
-"""What srun does for a step, on one machine: `python -m tests.helpers.bench.fake_srun NUM_NODES
+"""A stand-in for srun's part in a step, on one machine: `python -m tests.helpers.bench.fake_srun NUM_NODES
 TASKS_PER_NODE COMMAND …`.
 
 All tasks at once, with the variables that it sets, and the first failure as exit code. "Nodes" are names
@@ -11,7 +11,9 @@ import sys
 
 
 def main() -> int:
-    num_nodes, per_node, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    num_nodes = int(sys.argv[1])
+    per_node = int(sys.argv[2])
+    command = sys.argv[3:]
     job = {
         "SLURM_JOB_ID": os.environ.get("FAKE_JOB_ID", "417"),
         "SLURM_STEP_ID": "0",

@@ -14,11 +14,9 @@ from longca.lab.studies.grid import Measure
 
 
 def main(text: str) -> None:
-    cell, measure, device = (
-        Cell.model_validate_json(text),
-        Measure.fixed(warmup=1, repeats=3),
-        torch.device("cpu"),
-    )
+    cell = Cell.model_validate_json(text)
+    measure = Measure.fixed(warmup=1, repeats=3)
+    device = torch.device("cpu")
     if cell.kind == "cp":
         from longca.cp.comm.backend import Comm
         from longca.lab.bench.measure.cp import measure_cp

@@ -60,7 +60,7 @@ def _order(cudnn):
 
 
 def _support(status, mask):
-    others = [one for one in HETEROGENEOUS if one != mask]
+    others = [entry for entry in HETEROGENEOUS if entry != mask]
     return rows(
         grid(None, kernel=["fa2", "fa3", "cudnn"], mask=others, status="unsupported"),
         grid(400, kernel=["fa2", "fa3", "cudnn"], mask=mask, status=status),
@@ -188,7 +188,10 @@ def _error(ring):
     )
 
 
-HOLDS, EXCEPTIONS, CONTRADICTED, OPEN = "holds", "holds with exceptions", "contradicted", "open"
+HOLDS = "holds"
+EXCEPTIONS = "holds with exceptions"
+CONTRADICTED = "contradicted"
+OPEN = "open"
 CASES = {
     1: [
         (HOLDS, _fa3_fastest(700)),

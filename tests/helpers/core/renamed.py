@@ -30,7 +30,8 @@ def renamed(text: str, seed: int) -> tuple[str, int]:
 
 class _Renamer(ast.NodeTransformer):
     def __init__(self, top: symtable.SymbolTable, chance: random.Random) -> None:
-        self._chance, self.number = chance, 0
+        self._chance = chance
+        self.number = 0
         self._fresh = (f"renamed_{number}" for number in itertools.count())
         self._scopes: list[tuple[symtable.SymbolTable, dict[str, str]]] = [(top, {})]
         self._tables: dict[int, dict[tuple[str, int], list[symtable.SymbolTable]]] = {}
@@ -80,7 +81,8 @@ class _Renamer(ast.NodeTransformer):
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         node.decorator_list = [self.visit(each) for each in node.decorator_list]
         self._visit_defaults(node.args)
-        old, node.name = node.name, self._new(node.name)
+        old = node.name
+        node.name = self._new(node.name)
         reads = any(getattr(each, "id", "") not in BLIND for each in node.decorator_list)
         self._keeping += reads
         self._enter(self._table(old, node.lineno), False)

@@ -123,14 +123,14 @@ class Case:
             name: x.cpu()
             for name, x in attention(self.problem().mask, *(x.to(device) for x in self.inputs())).items()
         }
-        found = {name: torch.cat([part[name] for part in parts]) for name in TENSORS}
+        values = {name: torch.cat([part[name] for part in parts]) for name in TENSORS}
         scale = {name: expected[name].norm().clamp_min(1e-3) for name in TENSORS}
         if all("lse" in part for part in parts):
-            found["lse"] = torch.cat([part["lse"] for part in parts])
+            values["lse"] = torch.cat([part["lse"] for part in parts])
             scale["lse"] = torch.tensor(
                 expected["lse"].numel()
             ).sqrt()  # a logarithm: its absolute error is the relative one of the sum
         return {
             name: float((x.double() - expected[name][positions]).norm() / scale[name])
-            for name, x in found.items()
+            for name, x in values.items()
         }

@@ -60,12 +60,14 @@ def gradients(
         grads = gradients(dout[0], q[0], k[0], v[0], out[0], lse[0], (None, None), causal, window, scale)
         return tuple(grad[None] for grad in grads)
     scores, values = _scores(q, k, v, bounds, causal, window, scale)
-    weights, dout = (scores - lse[..., None]).exp(), dout.float()
+    weights = (scores - lse[..., None]).exp()
+    dout = dout.float()
     delta = (dout * out).sum(-1).T[..., None]
     grad_scores = weights * (torch.einsum("qhd,khd->hqk", dout, values) - delta) * scale
     ratio = q.shape[1] // k.shape[1]
     dq = torch.einsum("hqk,khd->qhd", grad_scores, k.float().repeat_interleave(ratio, 1))
-    dk, dv = torch.einsum("hqk,qhd->khd", grad_scores, q.float()), torch.einsum("hqk,qhd->khd", weights, dout)
+    dk = torch.einsum("hqk,qhd->khd", grad_scores, q.float())
+    dv = torch.einsum("hqk,qhd->khd", weights, dout)
     return tuple(
         grad.to(q.dtype)
         for grad in (dq, dk.unflatten(1, (-1, ratio)).sum(2), dv.unflatten(1, (-1, ratio)).sum(2))
@@ -85,7 +87,8 @@ def _scores(
     meets the last key."""
     ratio = q.shape[1] // k.shape[1]
     scores = torch.einsum("qhd,khd->hqk", q.float(), k.float().repeat_interleave(ratio, 1)) * scale
-    left, right = window[0], 0 if causal else window[1]
+    left = window[0]
+    right = 0 if causal else window[1]
     visible = torch.zeros(scores.shape[1:], dtype=torch.bool)
     of_q, of_k = (
         [0, x.shape[0]] if bound is None else bound.tolist()

@@ -22,7 +22,7 @@ class AttnMaskType(Enum):
 class AttnRanges:
     @classmethod
     def from_ranges(cls, ranges: list[list[int]]) -> list[list[int]]:
-        assert all(len(one) == 2 and one[0] <= one[1] for one in ranges)
+        assert all(len(entry) == 2 and entry[0] <= entry[1] for entry in ranges)
         return ranges
 
 
@@ -48,10 +48,11 @@ def magi_stand_in() -> Iterator[list[dict[str, Any]]]:
         )
         return out, SimpleNamespace(lse=lse)
 
-    functional, api = ModuleType("magi_attention.functional"), ModuleType("magi_attention.api")
+    functional = ModuleType("magi_attention.functional")
+    api = ModuleType("magi_attention.api")
     functional.__dict__["flex_flash_attn_func"] = flex_flash_attn_func
-    for one in (AttnRanges, AttnMaskType, magi_attn_flex_key, get_position_ids, calc_attn):
-        api.__dict__[one.__name__] = one
+    for entry in (AttnRanges, AttnMaskType, magi_attn_flex_key, get_position_ids, calc_attn):
+        api.__dict__[entry.__name__] = entry
     names = {
         "magi_attention": ModuleType("magi_attention"),
         functional.__name__: functional,
@@ -79,7 +80,7 @@ def magi_attn_flex_key(
     chunks = torch.arange(total_seqlen_q).view(-1, chunk_size)
     dealt = [torch.cat(list(chunks[rank::world])) for rank in range(world)]
     return SimpleNamespace(
-        slices=(q_ranges, k_ranges, [one.value for one in attn_mask_type]),
+        slices=(q_ranges, k_ranges, [entry.value for entry in attn_mask_type]),
         dealt=dealt,
         group=cp_group_or_mesh,
         rank=dist.get_rank(cp_group_or_mesh),
@@ -112,7 +113,8 @@ def attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     visible = torch.zeros(len(q), len(k), dtype=torch.bool)
     for (q0, q1), (k0, k1), kind in zip(q_ranges, k_ranges, types, strict=True):
-        row, col = torch.arange(q1 - q0)[:, None], torch.arange(k1 - k0)
+        row = torch.arange(q1 - q0)[:, None]
+        col = torch.arange(k1 - k0)
         part = ((col <= row + (k1 - k0) - (q1 - q0)) | (kind in (0, 2))) & ((col >= row) | (kind in (0, 1)))
         assert not (visible[q0:q1, k0:k1] & part).any(), "slices must not overlap"
         visible[q0:q1, k0:k1] |= part

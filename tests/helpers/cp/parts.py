@@ -23,13 +23,12 @@ def in_parts(
     dout: torch.Tensor,
 ) -> Plain:
     plan = schedule.plan(problem.mask, make_sharding(permutation, problem.mask, world))
-    out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+    out = torch.empty_like(q)
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     grads = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (q, k, v))
     for rank in range(world):
-        steps, mine = (
-            LocalSteps(plan, rank, problem, kernel),
-            torch.from_numpy(plan.sharding.positions(rank)).to(q.device),
-        )
+        steps = LocalSteps(plan, rank, problem, kernel)
+        mine = torch.from_numpy(plan.sharding.positions(rank)).to(q.device)
         total = steps.output_accumulator(q[mine])
         keys = {
             step.number: torch.cat(

@@ -54,7 +54,8 @@ class PlanRun:
 
     def _scores(self, step: Step) -> Tensors:
         """(k, v, scores L × H × keys) with −inf where nothing is visible; k and v for each query head."""
-        keys, num_heads = self._keys(step), self.q.shape[1]
+        keys = self._keys(step)
+        num_heads = self.q.shape[1]
         k, v = (x[keys].repeat_interleave(num_heads // x.shape[1], 1) for x in (self.k, self.v))
         scores = torch.einsum("lhd,khd->lhk", self.q[self.positions[step.rank]], k) * self.scale
         visible = torch.from_numpy(step.mask.dense()).reshape(step.mask.num_groups, *scores.shape[::2])

@@ -16,8 +16,11 @@ from longca.cp.public import ContextParallel, PeerLost, context_parallel
 from longca.masks import build_mask
 from tests.helpers.cp.reference import attention
 
-T, H, D = 48, 4, 8
-TIMEOUT_S, SLACK_S = 5.0, 5.0
+T = 48
+H = 4
+D = 8
+TIMEOUT_S = 5.0
+SLACK_S = 5.0
 MASKS = (
     build_mask("causal", seqlen=T),
     build_mask("sliding_window", seqlen=T, window=8),
@@ -69,7 +72,8 @@ class Rank:
         return getattr(self, f"_{call.kind}")(call)
 
     def _forward(self, call: Call) -> bool:
-        number, positions = call.mask % len(self.own), self.cp.positions
+        number = call.mask % len(self.own)
+        positions = self.cp.positions
         leaves = [x[positions] for x in whole(call.seed)[:3]]
         if call.batch is not None:
             leaves = [
@@ -82,7 +86,7 @@ class Rank:
         return _close(first, expected(self.own[number], call.seed)["out"][positions])
 
     def _backward(self, call: Call, which: int = -1) -> bool:
-        """Of the last forward call without one."""
+        """The backward pass of the last forward call without one."""
         if not self.kept:
             return True
         leaves, out, number, forward = self.kept.pop(which)
@@ -95,7 +99,7 @@ class Rank:
         )
 
     def _backward_first(self, call: Call) -> bool:
-        """Of the first forward call without one."""
+        """The backward pass of the first forward call without one."""
         return self._backward(call, 0)
 
     def _train(self, call: Call) -> bool:
@@ -111,7 +115,8 @@ class Rank:
 
     def _with_mask(self, call: Call) -> bool:
         self.kept.clear()
-        self.cp, self.own = self.parent.with_mask(MASKS[call.mask]), [call.mask]
+        self.cp = self.parent.with_mask(MASKS[call.mask])
+        self.own = [call.mask]
         return True
 
     def _bad(self, call: Call) -> bool:
@@ -147,7 +152,8 @@ def run(comm: Comm, strategy: str, check: str, programs: Program | Sequence[Prog
     cp = context_parallel(
         MASKS[:OWN], None, strategy, num_q_heads=H, head_dim=D, timeout=TIMEOUT_S, check=check
     )  # type: ignore[arg-type]
-    rank, outcomes = Rank(cp), []
+    rank = Rank(cp)
+    outcomes = []
     for call in program:
         outcomes.append(_outcome(lambda call=call: rank.do(call)))
     outcomes.append(_outcome(lambda: cp.close() or True))
@@ -162,15 +168,15 @@ def run_all(comm: Comm, cases: Sequence[tuple[str, str, Any]]) -> list[list[str]
 def _outcome(work: Any) -> str:
     start_s = time.monotonic()
     try:
-        found = RIGHT if work() else "wrong"
+        actual = RIGHT if work() else "wrong"
     except (UserError, PeerLost) as error:
         assert "\n" not in str(error), error
-        found = f"{type(error).__name__}: {error}"
+        actual = f"{type(error).__name__}: {error}"
     elapsed_s = time.monotonic() - start_s
-    return found if elapsed_s < TIMEOUT_S + SLACK_S else f"late: {found}"
+    return actual if elapsed_s < TIMEOUT_S + SLACK_S else f"late: {actual}"
 
 
-def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return float((found.detach().double() - wanted.double()).abs().max()) <= TOLERANCE * max(
+def _close(actual: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return float((actual.detach().double() - wanted.double()).abs().max()) <= TOLERANCE * max(
         1.0, float(wanted.abs().max())
     )

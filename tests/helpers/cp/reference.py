@@ -12,7 +12,9 @@ def attention(
     num_kv_heads = k_TGD.shape[1]
     leaves = [x.double().requires_grad_() for x in (q_THD, k_TGD, v_TGD)]
     ratio = q_THD.shape[1] // num_kv_heads
-    q, k, v = leaves[0], leaves[1].repeat_interleave(ratio, 1), leaves[2].repeat_interleave(ratio, 1)
+    q = leaves[0]
+    k = leaves[1].repeat_interleave(ratio, 1)
+    v = leaves[2].repeat_interleave(ratio, 1)
     visible = (
         torch.from_numpy(mask.dense()).to(q.device).reshape(mask.num_groups, mask.seqlen_q, mask.seqlen_k)
     )

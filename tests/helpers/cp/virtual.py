@@ -23,7 +23,7 @@ Outgoing = tuple[int, torch.Tensor, Any]
 
 
 class Job:
-    """What the ranks of a job share. One rank computes at a time: threads that all compute pass the
+    """The state that the ranks of a job share. One rank computes at a time: threads that all compute pass the
     interpreter a million times around."""
 
     def __init__(self, world: int) -> None:
@@ -71,7 +71,8 @@ class Job:
 
 
 class VirtualComm:
-    """What strategies and the harness use of `longca.cp.comm.backend.Comm` and of its comm streams."""
+    """The methods of `longca.cp.comm.backend.Comm` and of its comm streams that strategies and the harness
+    use."""
 
     messages_note = ""
 
@@ -84,12 +85,17 @@ class VirtualComm:
         whole: VirtualComm | None = None,
         keeps_order: bool = False,
     ) -> None:
-        self.device, self.moved_bytes, self.keeps_order, self._job = torch.device("cpu"), 0, keeps_order, job
-        self._ranks, self._whole = tuple(ranks or range(world)), whole or self
+        self.device = torch.device("cpu")
+        self.moved_bytes = 0
+        self.keeps_order = keeps_order
+        self._job = job
+        self._ranks = tuple(ranks or range(world))
+        self._whole = whole or self
         self.rank, self.world = self._ranks.index(rank), len(self._ranks)
 
     def all_to_all(self, send: torch.Tensor, send_sizes: list[int], recv_sizes: list[int]) -> torch.Tensor:
-        parts, me = send.split(send_sizes), self._ranks[self.rank]
+        parts = send.split(send_sizes)
+        me = self._ranks[self.rank]
         self._job.board[me] = parts
         self._job.meet(self._ranks)
         received = [self._job.board[rank][self.rank].clone() for rank in self._ranks]
@@ -111,7 +117,9 @@ class VirtualCommStream:
     """Messages that are copied when they are posted, and put where they belong when they are waited for."""
 
     def __init__(self, comm: VirtualComm, name: str, job: Job) -> None:
-        self._comm, self._name, self._job = comm, name, job
+        self._comm = comm
+        self._name = name
+        self._job = job
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> VirtualMessages | VirtualEvent:
         me = self._comm.rank
@@ -130,10 +138,13 @@ class VirtualCommStream:
         receive_sizes: Sequence[Sequence[int]],
         send_sizes: Sequence[Sequence[int]],
     ) -> VirtualMessages | VirtualEvent:
-        me, sends, receives = self._comm.rank, [], []
+        me = self._comm.rank
+        sends = []
+        receives = []
         for target, source, arriving, leaving in zip(received, sent, receive_sizes, send_sizes, strict=True):
             assert target.is_contiguous() and source.is_contiguous()
-            parts, places = source.view(-1).split(list(leaving)), target.view(-1).split(list(arriving))
+            parts = source.view(-1).split(list(leaving))
+            places = target.view(-1).split(list(arriving))
             places[me].copy_(parts[me])
             sends += [(peer, x, None) for peer, x in enumerate(parts) if peer != me and len(x)]
             receives += [(peer, x) for peer, x in enumerate(places) if peer != me and len(x)]
@@ -159,7 +170,8 @@ class OrderedCommStream(VirtualCommStream):
 
 class VirtualEvent:
     def __init__(self, job: Job, done: Future[None]) -> None:
-        self._job, self._done = job, done
+        self._job = job
+        self._done = done
 
     def wait(self) -> None:
         with self._job.paused():
@@ -168,7 +180,8 @@ class VirtualEvent:
 
 class VirtualMessages:
     def __init__(self, job: Job, receives: list[tuple[queue.Queue[torch.Tensor], torch.Tensor]]) -> None:
-        self._job, self._receives = job, receives
+        self._job = job
+        self._receives = receives
         for _, x in receives:
             x.fill_(torch.nan)  # who reads it before `wait` sees that
 

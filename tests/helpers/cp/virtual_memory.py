@@ -23,7 +23,7 @@ DAMAGE = 0xFF
 
 
 class SharedMemory:
-    """What the ranks of a job share beside their mail."""
+    """The memory that the ranks of a job share beside their mail."""
 
     def __init__(self) -> None:
         self.buffers: dict[tuple[int, int], torch.Tensor] = {}
@@ -42,12 +42,15 @@ class VirtualSymmetricBuffer:
 
 class VirtualSignalStream:
     def __init__(self, shared: SharedMemory, rank: int, name: str) -> None:
-        self._shared, self._rank, self._name = shared, rank, name
-        self._stream, self._pause = ThreadPoolExecutor(1), random.Random(f"{name} {rank}")
+        self._shared = shared
+        self._rank = rank
+        self._name = name
+        self._stream = ThreadPoolExecutor(1)
+        self._pause = random.Random(f"{name} {rank}")
         self._done: list[Future[None]] = []
 
     def wait_for_current(self) -> None:
-        """What a rank computes is done when it posts."""
+        """A rank's computations are done when it posts."""
 
     def send_signal(self, peer: int, signal: Signal, number: int) -> None:
         self._then(self._set_signal, (self._name, peer, signal, self._rank), number)
@@ -60,11 +63,12 @@ class VirtualSignalStream:
         self._then(target.copy_, x)
 
     def damage(self, x: torch.Tensor) -> None:
-        """Who reads it too early sees that."""
+        """A rank that reads it too early sees that."""
         self._then(x.fill_, torch.nan)
 
     def record_event(self) -> VirtualSignalEvent:
-        done, self._done = self._done, []
+        done = self._done
+        self._done = []
         return VirtualSignalEvent(done)
 
     def _then(self, work: Callable[..., object], *arguments: object) -> None:
@@ -91,8 +95,8 @@ class VirtualSignalEvent:
         self._done = done
 
     def wait(self) -> None:
-        for one in self._done:
-            one.result(WAIT_S)
+        for entry in self._done:
+            entry.result(WAIT_S)
 
 
 class DamagingCommStream(SymmetricCommStream):
@@ -100,7 +104,8 @@ class DamagingCommStream(SymmetricCommStream):
 
     def __init__(self, stream: VirtualSignalStream, comm: Any, mine: Callable[[torch.Tensor], bool]) -> None:
         super().__init__(stream, comm)
-        self._damage, self._mine = stream.damage, mine
+        self._damage = stream.damage
+        self._mine = mine
 
     def post(self, sends: Sequence[Outgoing], receives: Sequence[Message]) -> Pending:
         for _, x in receives:
@@ -112,19 +117,21 @@ class DamagingCommStream(SymmetricCommStream):
 class SymmetricVirtualComm(VirtualComm):
     def __init__(self, rank: int, world: int, job: Job, shared: SharedMemory) -> None:
         super().__init__(rank, world, job, keeps_order=True)
-        self._shared, self._num_buffers = shared, 0
+        self._shared = shared
+        self._num_buffers = 0
         self._streams: dict[str, Any] = {}
 
     def gather(self, mine: Any) -> list[Any]:
         self._job.board[self.rank] = mine
         self._job.meet(self._ranks)
-        found = list(self._job.board)
+        values = list(self._job.board)
         self._job.meet(self._ranks)
-        return found
+        return values
 
     def allocate(self, num_bytes: int) -> VirtualSymmetricBuffer:
         assert len(set(self.gather(num_bytes))) == 1, "all ranks have as much"
-        number, self._num_buffers = self._num_buffers, self._num_buffers + 1
+        number = self._num_buffers
+        self._num_buffers = self._num_buffers + 1
         self._shared.buffers[number, self.rank] = torch.full((num_bytes,), DAMAGE, dtype=torch.uint8)
         self.gather(None)
         return VirtualSymmetricBuffer([self._shared.buffers[number, rank] for rank in range(self.world)])
@@ -149,6 +156,7 @@ class SymmetricVirtualComm(VirtualComm):
 
 def on_symmetric_ranks(call: Callable[[SymmetricVirtualComm], Any], world: int) -> list[Any]:
     """call(comm) on every rank at once → results by rank."""
-    job, shared = Job(world), SharedMemory()
+    job = Job(world)
+    shared = SharedMemory()
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(lambda rank: call(SymmetricVirtualComm(rank, world, job, shared)), range(world)))

@@ -24,14 +24,16 @@ def elf(
     note = struct.pack(f"{order}III", 4, 4, 1) + b"GNU\0abcd" + note  # another note before it
     head = b"\x7fELF" + bytes([2 if bits == 64 else 1, 1 if order == "<" else 2, 1]) + bytes(9)
     if bits == 64:
-        offset, size = 64, 56
+        offset = 64
+        size = 56
         head += struct.pack(f"{order}HHIQQQIHHHHHH", 3, 62, 1, 0, offset, 0, 0, 64, size, 2, 0, 0, 0)
         segments = b"".join(
             struct.pack(f"{order}IIQQQQQQ", kind, 4, offset + 2 * size, 0, 0, len(note), len(note), 4)
             for kind in (1, 4)
         )
     else:
-        offset, size = 52, 32
+        offset = 52
+        size = 32
         head += struct.pack(f"{order}HHIIIIIHHHHHH", 3, 3, 1, 0, offset, 0, 0, 52, size, 2, 0, 0, 0)
         segments = b"".join(
             struct.pack(f"{order}IIIIIIII", kind, offset + 2 * size, 0, 0, len(note), len(note), 4, 4)
@@ -83,7 +85,7 @@ def folder_of_packages(site: Path) -> Path:
 
 
 def loaded_in(site: Path, *, more: tuple[str, ...] = ()) -> LoadedSoftware:
-    """What a process that has imported all of these packages has loaded from there.
+    """The objects that a process has loaded from there after it imported all of these packages.
 
     Args:
         more: further files that it has mapped.

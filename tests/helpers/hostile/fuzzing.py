@@ -87,7 +87,8 @@ def fuzz(sound: str, whole: int = 600) -> Callable[..., Any]:
 
 
 def told(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> CompletedProcess[str]:
-    """What the command says, whose exit code must be one of the codes, soon, and one line where it is 2."""
+    """The output of the command, whose exit code must be one of the codes, soon, and one line where it is
+    2."""
     start = time.process_time()
     done = called(
         [str(argument) for argument in arguments], {"LONGCA_DEVICE": "cpu", "CI": "1", "COLUMNS": "200"}
@@ -103,7 +104,7 @@ def told(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> CompletedProces
 
 
 def usable(call: Callable[[], object]) -> bool:
-    """Whether it was not refused, in lines that a terminal can show."""
+    """True if it was not refused, in lines that a terminal can show."""
     try:
         call()
     except UserError as error:

@@ -199,7 +199,8 @@ def changed(kind: str, place: Place, value: Any, number: int) -> dict[str, Any]:
 def as_json(content: Any) -> str:
     """JSON of numbers and depths that Python's own writer refuses, too, without blanks: as records are
     written."""
-    digits, depth = sys.get_int_max_str_digits(), sys.getrecursionlimit()
+    digits = sys.get_int_max_str_digits()
+    depth = sys.getrecursionlimit()
     sys.set_int_max_str_digits(0)
     sys.setrecursionlimit(10_000)
     try:

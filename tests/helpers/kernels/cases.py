@@ -98,12 +98,12 @@ def hand_made_cases() -> list[Case]:
     """Rows without keys, at the edges and between; fewer keys than queries; one token."""
     holes = as_bands([(7, 40, 0, 60, -INF, 3), (64, 120, 30, 133, -10, INF)])
     wide = as_bands([(0, 70, 0, 41, -INF, 0)])
-    one = as_bands([(0, 1, 0, 1, -INF, INF)])
+    first = as_bands([(0, 1, 0, 1, -INF, INF)])
     masks = [
         Mask(133, 133, (holes,), name="holes"),
         Mask(133, 133, (holes, holes[:1]), name="holes of heads"),
         Mask(70, 41, (wide,), name="fewer keys"),
-        Mask(1, 1, (one,), name="one"),
+        Mask(1, 1, (first,), name="one"),
     ]
     return [Case(mask, 4, 2) for mask in masks]
 

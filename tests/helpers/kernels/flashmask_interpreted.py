@@ -17,10 +17,8 @@ from tests.helpers.kernels.plain_attention import plain_attention
 def flashmask(whole: bool) -> None:
     """Prints each case; fails at the first that is off. Few of them are every third pattern with one KV
     head."""
-    groups, names = (
-        2 if whole else 1,
-        [name for name in Registry("mask").names() if not name.startswith(BEYOND_FLASHMASK)],
-    )
+    groups = 2 if whole else 1
+    names = [name for name in Registry("mask").names() if not name.startswith(BEYOND_FLASHMASK)]
     static = [Case(pattern_mask(name, groups), 2 * groups, groups) for name in names]
     ragged = [case for case in hand_made_cases() if case.mask.traits.max_col_intervals == 1]
     first, *others = static + ragged if whole else static[::3] + ragged[1:2]
@@ -48,7 +46,8 @@ def _check(case: Case, dtype: torch.dtype, tolerance: float, by_tma: bool = True
     forward = prepared.forward(q, k, v)
     grads = prepared.backward(forward, dout)
     results = [prepared.from_layout(x) for x in (forward.out, *grads)]
-    lse, empty = prepared.lse_from_layout(forward.lse), plain.lse == -torch.inf
+    lse = prepared.lse_from_layout(forward.lse)
+    empty = plain.lse == -torch.inf
     print(case, flush=True)
     assert (
         torch.equal(lse == -torch.inf, empty)

@@ -64,13 +64,15 @@ def band_masks(draw: st.DrawFn, max_groups: int = 1) -> Mask:
     Since the two partitions differ, bands whose rectangles overlap meet at the diagonal, in one row or in
     many.
     """
-    seqlen_q, seqlen_k = draw(st.integers(1, 70)), draw(st.integers(1, 70))
+    seqlen_q = draw(st.integers(1, 70))
+    seqlen_k = draw(st.integers(1, 70))
     groups = []
     for _ in range(draw(st.integers(1, max_groups))):
         diagonal = draw(st.integers(-seqlen_q, seqlen_k))
         bands = []
         for lowest, highest in ((-INF, diagonal), (diagonal + 1, INF)):
-            rows, cols = _cuts(draw, seqlen_q), _cuts(draw, seqlen_k)
+            rows = _cuts(draw, seqlen_q)
+            cols = _cuts(draw, seqlen_k)
             for (q0, q1), (k0, k1) in product(pairwise(rows), pairwise(cols)):
                 lo, hi = (draw(st.just(bound) | st.integers(k0 - q1, k1 - q0)) for bound in (lowest, highest))
                 bands.append((q0, q1, k0, k1, max(lo, lowest), min(hi, highest)))
@@ -81,10 +83,12 @@ def band_masks(draw: st.DrawFn, max_groups: int = 1) -> Mask:
 @st.composite
 def complementary_masks(draw: st.DrawFn) -> Mask:
     """A rectangle in bands that touch: together they cover tiles that none of them covers alone."""
-    seqlen_q, seqlen_k = draw(st.integers(20, 70)), draw(st.integers(20, 70))
+    seqlen_q = draw(st.integers(20, 70))
+    seqlen_k = draw(st.integers(20, 70))
     offsets = sorted({draw(st.integers(-seqlen_q, seqlen_k)) for _ in range(draw(st.integers(1, 3)))})
     limits = [-INF, *offsets, INF]
-    q0, k0 = draw(st.integers(0, 10)), draw(st.integers(0, 10))
+    q0 = draw(st.integers(0, 10))
+    k0 = draw(st.integers(0, 10))
     diagonals = [
         (q0, seqlen_q, k0, seqlen_k, low if low == -INF else low + 1, high) for low, high in pairwise(limits)
     ]
@@ -95,8 +99,11 @@ def complementary_masks(draw: st.DrawFn) -> Mask:
 @st.composite
 def grid_masks(draw: st.DrawFn) -> Mask:
     """Blocks of any size, none included, in one to three head groups."""
-    groups, seqlen_q, seqlen_k = draw(st.integers(1, 3)), draw(st.integers(1, 60)), draw(st.integers(1, 60))
-    num_q, num_k = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    groups = draw(st.integers(1, 3))
+    seqlen_q = draw(st.integers(1, 60))
+    seqlen_k = draw(st.integers(1, 60))
+    num_q = draw(st.integers(1, 6))
+    num_k = draw(st.integers(1, 6))
 
     def bounds(length: int, blocks: int) -> np.ndarray:
         inner = [sorted(draw(st.integers(0, length)) for _ in range(blocks - 1)) for _ in range(groups)]

@@ -21,10 +21,12 @@ def plain_attention(
     """Args:
     visible: bool (Sq, Sk), or (groups, Sq, Sk).
     """
-    num_heads, num_kv_heads = q.shape[1], k.shape[1]
+    num_heads = q.shape[1]
+    num_kv_heads = k.shape[1]
     rasters = torch.from_numpy(np.array(visible, ndmin=3))
     q, k, v = (x.detach().double().cpu().requires_grad_() for x in (q, k, v))
-    outs, lses = [], []
+    outs = []
+    lses = []
     for head in range(num_heads):
         kv_head = head * num_kv_heads // num_heads
         sees = rasters[kv_head * len(rasters) // num_kv_heads]

@@ -63,12 +63,14 @@ def prefix_lm_document(i, j, seqlen, facts):
     number = document(i, facts)
     if number != document(j, facts):
         return False
-    inside, prefix = j - start(j, facts), facts["prefix"][number]
+    inside = j - start(j, facts)
+    prefix = facts["prefix"][number]
     return j <= i or inside < prefix or (facts["paper_compat"] and inside == prefix)
 
 
 def global_sliding_window(i, j, seqlen, facts):
-    size, window = facts["num_global"], facts["window"]
+    size = facts["num_global"]
+    window = facts["window"]
     if not facts["paper_compat"]:
         return i < size or j < size or abs(i - j) <= window
     if j < size:  # bottom-right aligned over all rows: only the last of them see anything, the last one all
@@ -89,7 +91,8 @@ def node(i, facts):
 
 
 def prefix_tree(i, j, seqlen, facts):
-    above, own = node(j, facts), node(i, facts)
+    above = node(j, facts)
+    own = node(i, facts)
     while own > above:
         own = int(facts["node_above"][own]) - 1
     return j <= i and own == above
@@ -112,7 +115,8 @@ def longformer(i, j, seqlen, facts):
 def hstu(i, j, seqlen, facts):
     if document(i, facts) != document(j, facts):
         return False
-    begin, length = start(i, facts), facts["documents"][document(i, facts)]
+    begin = start(i, facts)
+    length = facts["documents"][document(i, facts)]
     first_candidate = begin + max(length - facts["num_candidates"], 0)
     if j >= first_candidate:
         return i == j
@@ -151,7 +155,8 @@ def block_raster(grid, seqlen):
     """Bool (G, S, S): a pair is visible iff its blocks were chosen."""
     result = np.zeros((len(grid.visible), seqlen, seqlen), dtype=bool)
     for group in range(len(grid.visible)):
-        rows, cols = grid.q_bounds[group].tolist(), grid.k_bounds[group].tolist()
+        rows = grid.q_bounds[group].tolist()
+        cols = grid.k_bounds[group].tolist()
         for i in range(seqlen):
             for j in range(seqlen):
                 result[group, i, j] = grid.visible[

@@ -95,7 +95,8 @@ def raw_bands(draw, max_size=20):
     """One band as anybody might write it: perhaps empty, not tight, with infinite or huge offsets."""
     edge = st.integers(0, max_size)
     offset = st.one_of(st.integers(-max_size - 3, max_size + 3), st.sampled_from([-band.INF, band.INF]))
-    (q0, q1), (k0, k1) = sorted((draw(edge), draw(edge))), sorted((draw(edge), draw(edge)))
+    q0, q1 = sorted((draw(edge), draw(edge)))
+    k0, k1 = sorted((draw(edge), draw(edge)))
     return np.array([[q0, q1, k0, k1, draw(offset), draw(offset)]])
 
 
@@ -106,11 +107,13 @@ def patchworks(draw, max_size=20):
     def bounds():
         return sorted({0, max_size} | draw(st.sets(st.integers(1, max_size - 1), max_size=3)))
 
-    rows, cols = bounds(), bounds()
+    rows = bounds()
+    cols = bounds()
     tiles = []
     for q0, q1 in pairwise(rows):
         for k0, k1 in pairwise(cols):
-            low, high = draw(st.integers(-3, 3)), draw(st.integers(-3, 6))
+            low = draw(st.integers(-3, 3))
+            high = draw(st.integers(-3, 6))
             tiles.append([q0, q1, k0, k1, k0 - q0 + low, k0 - q0 + high])
     groups = [np.array(tiles)] * draw(st.integers(1, 2))
     return Mask(max_size, max_size, tuple(groups))

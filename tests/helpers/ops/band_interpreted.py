@@ -92,7 +92,7 @@ def check(
     compare(case, plain_attention(q, k, v, dout, case.mask.dense()), out, lse, grads, tolerance)
     if repeats:
         again = band_backward(q, k, v, out, lse, dout, plan)
-        assert all(torch.equal(one, other) for one, other in zip(grads, again, strict=True))
+        assert all(torch.equal(first, other) for first, other in zip(grads, again, strict=True))
     return plan
 
 
@@ -102,12 +102,14 @@ def patterns(whole: bool) -> None:
 
     Of the few, one is seen to repeat itself: the interpreter runs programs one after the other.
     """
-    cases, tiles = pattern_cases(), SMALL
+    cases = pattern_cases()
+    tiles = SMALL
     if whole:
         for case in cases[1::2] + cases[::8]:
             check(case)
     else:
-        names, tiles = UNLIKE, LARGER
+        names = UNLIKE
+        tiles = LARGER
         groups = [2 if name.startswith("block_sparse") else 1 for name in names]
         cases = [
             Case(pattern_mask(name, count), 2 * count, count)
@@ -191,7 +193,7 @@ def split_lines(whole: bool) -> None:
 
 
 def carried(whole: bool) -> None:
-    """What is known of some keys, merged inside with the others: with the middle hidden, with rows that see
+    """Known results of some keys, merged inside with the others: with the middle hidden, with rows that see
     nothing in a part."""
     if whole:
         for case in (*pattern_cases()[::5], *hand_made_cases()[:2]):
@@ -230,7 +232,8 @@ def carry(case: Case, tuned: dict[BandKernel, TileConfig] = SMALL) -> None:
     (dq, *first_grads), (more_dq, *second_grads) = parts
     grads = [torch.cat(pair) for pair in zip(first_grads, second_grads, strict=True)]
     compare(case, plain, out, lse, (dq + more_dq, *grads))
-    wanted, ranges = dq + more_dq, rows_of(case.mask)
+    wanted = dq + more_dq
+    ranges = rows_of(case.mask)
     parts = (
         [of_rows(second_plan, some) for some in ranges if some] if case.mask.grid is None else [second_plan]
     )

@@ -26,14 +26,19 @@ from longca.ops.band.torch_op import band_backward_op, band_forward_op, flatten
 MASK = Mask(
     70, 90, (as_bands([(0, 50, 0, 70, -INF, 7), (50, 60, 30, 90, -INF, INF)]),)
 )  # the last rows see nothing
-HEADS, KV_HEADS, HEAD_DIM = 4, 2, 64
+HEADS = 4
+KV_HEADS = 2
+HEAD_DIM = 64
 
 
 class Setting:
     """Inputs on one device, and how near results have to be."""
 
     def __init__(self, device: str, dtype: torch.dtype, compiler: str, whole: bool) -> None:
-        self.device, self.dtype, self.compiler, self.whole = device, dtype, compiler, whole
+        self.device = device
+        self.dtype = dtype
+        self.compiler = compiler
+        self.whole = whole
         self.tolerance = {torch.float32: 2e-5, torch.bfloat16: 1.5e-2}[dtype]
         generator = torch.Generator().manual_seed(3)
         shapes = [(70, HEADS), (90, KV_HEADS), (90, KV_HEADS), (70, HEADS)]
@@ -97,9 +102,11 @@ def plans_of(mask: Mask) -> list[BandPlan]:
 def gradients(setting: Setting) -> None:
     """By out and LSE together, by each alone, and by a sum, whose gradient has strides 0; from a mask and
     from its plan."""
-    plan, dout = setting.plan(), setting.inputs[3]
+    plan = setting.plan()
+    dout = setting.inputs[3]
     for mask in (MASK, plan) if setting.whole else (MASK,):
-        ours, rights = setting.leaves(), setting.leaves()
+        ours = setting.leaves()
+        rights = setting.leaves()
         out, lse = band_attention(*ours, mask, return_lse=True)
         right_out, right_lse = reference(*rights)
         setting.near(out, right_out)
@@ -107,26 +114,28 @@ def gradients(setting: Setting) -> None:
         for grad, right in zip(torch.autograd.grad(loss_of(out, lse, dout), ours), wanted, strict=True):
             setting.near(grad, right)
     assert len(plans_of(MASK)) == 1, "the plan of a mask is made once"
-    ours, rights = setting.leaves(), setting.leaves()
+    ours = setting.leaves()
+    rights = setting.leaves()
     out, lse = band_attention(*ours, plan, scale=0.2, return_lse=True)
     right_out, right_lse = reference(rights[0] * 0.2 * 8, *rights[1:])
     for result, right in ((out.sum(), right_out.sum()), (lse[:50].sum(), right_lse[:50].sum())):
-        found = torch.autograd.grad(result, ours, retain_graph=True, allow_unused=True)
+        grads = torch.autograd.grad(result, ours, retain_graph=True, allow_unused=True)
         for grad, right_grad in zip(
-            found, torch.autograd.grad(right, rights, retain_graph=True, allow_unused=True), strict=True
+            grads, torch.autograd.grad(right, rights, retain_graph=True, allow_unused=True), strict=True
         ):
             setting.near(grad, torch.zeros_like(grad) if right_grad is None else right_grad)
     assert isinstance(band_attention(*setting.inputs[:3], plan), torch.Tensor)
 
 
 def some_gradients(setting: Setting) -> None:
-    """Of one input alone; none under no_grad; twice from one graph; of a gradient, not at all."""
-    plan, dout = setting.plan(), setting.inputs[3]
+    """Gradients of one input alone; none under no_grad; twice from one graph; of a gradient, not at all."""
+    plan = setting.plan()
+    dout = setting.inputs[3]
     leaves = setting.leaves()
     wanted = torch.autograd.grad(band_attention(*leaves, plan), leaves, dout)
-    for place, right in enumerate(wanted):
+    for index, right in enumerate(wanted):
         inputs = list(setting.inputs[:3])
-        inputs[place] = leaf = inputs[place].clone().requires_grad_()
+        inputs[index] = leaf = inputs[index].clone().requires_grad_()
         out = band_attention(*inputs, plan)
         for retain in (True, False):
             (grad,) = torch.autograd.grad(out, leaf, dout, retain_graph=retain)
@@ -167,16 +176,15 @@ def carries(setting: Setting) -> None:
     halves = [(slice(*cols), setting.plan(MASK.crop((0, 70), cols))) for cols in ((0, 41), (41, 90))]
     (first, first_plan), (second, second_plan) = halves
     known = band_attention(q, k[first], v[first], first_plan, return_lse=True, out_dtype=torch.float32)
-    ours, rights = [x.clone().requires_grad_() for x in (q, k[second], v[second])], setting.leaves()
+    ours = [x.clone().requires_grad_() for x in (q, k[second], v[second])]
+    rights = setting.leaves()
     out, lse = band_attention(*ours, second_plan, initial=known, return_lse=True)
     right, right_lse = reference(*rights)
     setting.near(out, right)
     setting.near(lse[:60], right_lse[:60])
-    found, wanted = (
-        torch.autograd.grad(out, ours[1:], dout),
-        torch.autograd.grad(right, rights[1:], dout.double()),
-    )
-    for grad, whole in zip(found, wanted, strict=True):
+    grads = torch.autograd.grad(out, ours[1:], dout)
+    wanted = torch.autograd.grad(right, rights[1:], dout.double())
+    for grad, whole in zip(grads, wanted, strict=True):
         setting.near(grad, whole[second])
 
 
@@ -209,14 +217,15 @@ def compiles(setting: Setting) -> None:
     dout = setting.inputs[3]
     full = build_mask("full", seqlen=90).crop((0, 70), (0, 90))
     for plan in map(setting.plan, (MASK, full) if setting.whole else (MASK,)):
-        found, wanted = [], []
-        for call, results in ((compiled, found), (step, wanted)):
+        actual = []
+        wanted = []
+        for call, results in ((compiled, actual), (step, wanted)):
             leaves = setting.leaves()
             out, lse = call(*leaves, plan)
             results += [out, lse, *torch.autograd.grad(loss_of(out, lse, dout), leaves)]
-        for one, other in zip(found, wanted, strict=True):
-            assert torch.equal(one == float("-inf"), other == float("-inf"))
-            setting.near(one.clamp(min=-1e9), other.clamp(min=-1e9))
+        for first, other in zip(actual, wanted, strict=True):
+            assert torch.equal(first == float("-inf"), other == float("-inf"))
+            setting.near(first.clamp(min=-1e9), other.clamp(min=-1e9))
     try:  # whether the mask has its plan already or not
         torch.compile(
             lambda q, k, v: band_attention(q, k, v, MASK), fullgraph=True, backend=setting.compiler
@@ -228,7 +237,8 @@ def compiles(setting: Setting) -> None:
 
 
 def ignores_autocast(setting: Setting) -> None:
-    plan, results = setting.plan(), []
+    plan = setting.plan()
+    results = []
     for enabled in (False, True):
         leaves = setting.leaves()
         with torch.autocast(leaves[0].device.type, torch.bfloat16, enabled=enabled):
@@ -244,7 +254,7 @@ def ignores_autocast(setting: Setting) -> None:
 
 
 def registers(setting: Setting) -> None:
-    """What torch asks of an operator: schema, fake tensors, autograd, tracing."""
+    """Torch's demands on an operator: schema, fake tensors, autograd, tracing."""
     tables, numbers = flatten(setting.plan())
     q, k, v, dout = setting.inputs
     forward = (q, k, v, tables, numbers, 0.125, None, None, q.dtype)
@@ -267,9 +277,11 @@ def layouts(setting: Setting) -> None:
 
 
 def copies(setting: Setting) -> None:
-    """What is advised for tensors that cannot be used makes them usable, and gradients of the output are
-    copied where they must be."""
-    plan, q, dout = setting.plan(), setting.inputs[0], setting.inputs[3]
+    """The advice for unusable tensors makes them usable, and gradients of the output are copied where they
+    must be."""
+    plan = setting.plan()
+    q = setting.inputs[0]
+    dout = setting.inputs[3]
     shifted = dout.new_empty(dout.numel() + 1)[1:].view(dout.shape).copy_(dout)
     of_one = dout.new_zeros(HEADS * HEAD_DIM).as_strided(
         (1, HEADS, HEAD_DIM), (HEADS * HEAD_DIM + 3, HEAD_DIM, 1)
@@ -278,10 +290,10 @@ def copies(setting: Setting) -> None:
         assert unusable(as_usable(x), heads_side_by_side=False) is None and torch.equal(as_usable(x), x)
     leaves = setting.leaves()
     out = band_attention(*leaves, plan)
-    for one, other in zip(
+    for first, other in zip(
         *(torch.autograd.grad(out, leaves, x, retain_graph=True) for x in (dout, shifted)), strict=True
     ):
-        assert torch.equal(one, other)
+        assert torch.equal(first, other)
 
 
 def refuses(setting: Setting) -> None:

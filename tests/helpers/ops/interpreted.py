@@ -40,17 +40,13 @@ def let_loops_run() -> None:
 def keep_what_is_made_anew() -> None:
     """The interpreter makes Triton's language its own at each call of a function, and types that nobody asks
     for at each operation."""
-    patch, type_of, known, done, types = (
-        interpreter._patch_lang,
-        interpreter._get_np_dtype,
-        (tl, tl.core),
-        set(),
-        {},
-    )
-    make_tuple, tuple_type = (
-        tl.core.tuple.__init__,
-        cached_property(lambda self: tl.core._type_for_tuple_values(self.values)),
-    )
+    patch = interpreter._patch_lang
+    type_of = interpreter._get_np_dtype
+    known = (tl, tl.core)
+    done = set()
+    types = {}
+    make_tuple = tl.core.tuple.__init__
+    tuple_type = cached_property(lambda self: tl.core._type_for_tuple_values(self.values))
 
     def patch_once(fn: Callable[..., Any]) -> interpreter._LangPatchScope:
         seen = tuple(any(value is module for value in fn.__globals__.values()) for module in known)
@@ -73,17 +69,15 @@ def keep_what_is_made_anew() -> None:
         else:
             make_tuple(self, args, type)
 
-    interpreter._patch_lang, interpreter._get_np_dtype, tl.core.tuple.__init__ = (
-        patch_once,
-        known_type,
-        tuple_of,
-    )
+    interpreter._patch_lang = patch_once
+    interpreter._get_np_dtype = known_type
+    tl.core.tuple.__init__ = tuple_of
     tuple_type.__set_name__(tl.core.tuple, "type")
     vars(tl.core)["tuple"].type = tuple_type
 
 
 def check_overflow_once() -> None:
-    """Of each kernel the first launch checks that no sum or product overflows, which takes a third of the
+    """The first launch of each kernel checks that no sum or product overflows, which takes a third of the
     time of all others."""
     run = interpreter.InterpretedFunction.run
 

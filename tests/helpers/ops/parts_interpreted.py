@@ -37,7 +37,8 @@ def merging(whole: bool) -> None:
         for mark in (torch.inf, -torch.inf, torch.inf):
             part = torch.randn(num_rows, num_heads, head_dim, generator=generator).to(dtype)
             lse = torch.randn(num_heads, num_rows, generator=generator).T * 30
-            part[::3], lse[::3] = 0, mark
+            part[::3] = 0
+            lse[::3] = mark
             part[1:2], lse[1:2] = 0, -torch.inf
             merge_parts(*result, part, lse)
             merge(*right, part, lse)
@@ -104,17 +105,22 @@ def check(case: Case, permutation: str, schedule: Ring | Gather, world: int) -> 
 
 
 def sums_to_gradients(whole: bool) -> None:
-    """Of some units of tokens, the last one not whole, onto others."""
-    num_tokens, shape, of_keys = 2 * UNIT + 44, (2 * UNIT + 44, 3, 64), (70, 1, 64)
-    sums, carried, found = torch.randn(shape), torch.randn(shape), torch.full(shape, torch.nan)
+    """Sums of some units of tokens, the last one not whole, onto others."""
+    num_tokens = 2 * UNIT + 44
+    shape = (2 * UNIT + 44, 3, 64)
+    of_keys = (70, 1, 64)
+    sums = torch.randn(shape)
+    carried = torch.randn(shape)
+    values = torch.full(shape, torch.nan)
     whole = torch.empty(shape)
-    key_sums, grads = [torch.randn(of_keys) for _ in "kv"], [torch.empty(of_keys) for _ in "kv"]
+    key_sums = [torch.randn(of_keys) for _ in "kv"]
+    grads = [torch.empty(of_keys) for _ in "kv"]
     some_rows = SimpleNamespace(units=torch.tensor([0, 2 * UNIT], dtype=torch.int32))
-    targets: list[Any] = [DqTarget(SimpleNamespace(units=None), whole), DqTarget(some_rows, found, carried)]  # type: ignore[arg-type]
+    targets: list[Any] = [DqTarget(SimpleNamespace(units=None), whole), DqTarget(some_rows, values, carried)]  # type: ignore[arg-type]
     finish_gradients(Launches(sums.device), [sums, *key_sums], targets, *grads, 2.0)
     some = torch.arange(num_tokens) // UNIT != 1
-    torch.testing.assert_close(found[some], (whole + carried)[some])
-    assert found[~some].isnan().all()
+    torch.testing.assert_close(values[some], (whole + carried)[some])
+    assert values[~some].isnan().all()
     for grad, of, scale in zip((whole, *grads), (sums, *key_sums), (2, 2, 1), strict=True):
         assert torch.equal(grad.flatten().sort().values, (scale * of).flatten().sort().values), (
             "each has its place among gradients"

@@ -39,7 +39,9 @@ class Launched:
         """addresses, of all launches"""
 
     def clear(self) -> None:
-        self.launches, self.through_jit, self.descriptors = [], 0, 0
+        self.launches = []
+        self.through_jit = 0
+        self.descriptors = 0
 
     def descriptor(
         self,
@@ -86,7 +88,9 @@ class _Build:
     driver would get."""
 
     def __init__(self, source: Any, options: Mapping[str, Any], launched: Launched, has_tma: bool) -> None:
-        self.function, self.packed_metadata, self._launched = 11, (options["num_warps"], 1, 0), launched
+        self.function = 11
+        self.packed_metadata = (options["num_warps"], 1, 0)
+        self._launched = launched
         self._args: list[tuple[str, str]] = []  # names and types, with those that Triton makes of descriptors
         metas = []  # without TMA a build says nothing of descriptors, and gets their tensors' addresses
         for name, kind in zip(source.fn.arg_names, source.signature.values(), strict=True):
@@ -108,7 +112,8 @@ class _Build:
                     )
             else:
                 self._args.append((name, kind))
-        constants, attributes = sorted(source.constants.items()), sorted(source.attrs.items())
+        constants = sorted(source.constants.items())
+        attributes = sorted(source.attrs.items())
         types = str(list(source.signature.values()))
         self._what = (
             source.fn.__name__,
@@ -128,13 +133,13 @@ class _Build:
         ]
         assert (stream, function, metadata) == (STREAM, self.function, self.packed_metadata)
         assert (cooperative, pdl, global_scratch, profile_scratch) == (*_Launcher.OPTIONS, None, None)
-        found = [self._plain(arg, kind) for arg, (_, kind) in zip(args[13:], self._args, strict=True)]
-        for (name, _), arg in zip(self._args, found, strict=True):
+        actual = [self._plain(arg, kind) for arg, (_, kind) in zip(args[13:], self._args, strict=True)]
+        for (name, _), arg in zip(self._args, actual, strict=True):
             if name == "counter_ptr":
                 self._launched.counters.append(arg[1])
             if name in FOUND:
                 self._found(arg[1], FOUND[name])
-        self._launched.launches.append((*self._what, tuple(grid), *found))
+        self._launched.launches.append((*self._what, tuple(grid), *actual))
 
     @staticmethod
     def _plain(arg: Any, kind: str) -> Any:
@@ -152,7 +157,7 @@ class _Build:
 
 
 class _Launcher:
-    """What Triton puts around a launcher."""
+    """Triton's wrapper of a launcher."""
 
     OPTIONS = "cooperative", "pdl"
     global_scratch_size = profile_scratch_size = 0
@@ -174,7 +179,9 @@ def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
     from longca.ops.band.triton import forward as portable_forward
     from longca.ops.band.triton import preprocess
 
-    launched, choose, run = Launched(), plan.choose_tiles, triton.JITFunction.run
+    launched = Launched()
+    choose = plan.choose_tiles
+    run = triton.JITFunction.run
     modules = bwd_dkdv, bwd_dq, bwd_fused, forward, launch, portable_backward, portable_forward, preprocess
     kernels = {
         kernel

@@ -64,7 +64,7 @@ class SharedCase:
 
 def shared_cases(gpu: str, count: int) -> list[SharedCase]:
     """So many cases of a GPU's committed studies, drawn once and for all, that two kernels or more ran."""
-    found: list[SharedCase] = []
+    actual: list[SharedCase] = []
     for study in STUDIES[gpu]:
         file = pq.ParquetFile(COMMITTED / gpu.lower() / f"{study}.parquet")
         wanted = (*CASE, "kernel", "is_control", "status", "playoff", "repeat")
@@ -82,11 +82,11 @@ def shared_cases(gpu: str, count: int) -> list[SharedCase]:
         share = round(count * (0.75 if study == STUDIES[gpu][0] else 0.25))
         chosen = random.Random(44).sample(sorted(groups, key=str), share)
         texts, decoder = file.read(["record"])["record"], Decoder()
-        found += [
+        actual += [
             SharedCase(key, tuple(decoder.decode(texts[place].as_py().encode()) for place in groups[key]))
             for key in chosen
         ]
-    return found
+    return actual
 
 
 def partly_rested(case: SharedCase, count: int) -> SharedCase:
@@ -116,9 +116,9 @@ class Places:
         self._ranked = standings(self.table)
         self._views = {
             (mask, view.setting, view.seqlen, view.direction): view.ranking(mask)
-            for found in [decision(self.table)]
-            if found
-            for view in found.views
+            for entry in [decision(self.table)]
+            if entry
+            for view in entry.views
             for mask in view.masks
         }
         self._claims = {point.cell_ids: point for point in claim_points(self.table)}
@@ -146,24 +146,24 @@ class Places:
             cell.direction,
         )
         rows = self.table[self.table.corpus == (cell.corpus or "")]
-        (found,) = choose.rankings(rows, question)
-        answer = _of_placed(found.methods)
-        tie = re.match(r"A tie of (\d+) in front: (\S+) ", found.finding)
+        (actual,) = choose.rankings(rows, question)
+        answer = _of_placed(actual.methods)
+        tie = re.match(r"A tie of (\d+) in front: (\S+) ", actual.finding)
         assert (
             (int(tie[1]), tie[2]) == (len(answer.leaders), answer.first)
             if tie
-            else found.finding.startswith(f"{answer.first} ")
+            else actual.finding.startswith(f"{answer.first} ")
         )
         return answer
 
     def claims(self, case: SharedCase) -> PlaceAnswer:
         """Pairs of points, as claims compare them."""
         asked = [self._claims[ids] for ids in self._cell_ids(case)]
-        found = sorted((point for point in asked if point.ranked), key=lambda point: -point.rate)
-        pairs = [Pair(found[0], other) for other in found[1:]]
+        actual = sorted((point for point in asked if point.ranked), key=lambda point: -point.rate)
+        pairs = [Pair(actual[0], other) for other in actual[1:]]
         return PlaceAnswer(
-            found[0].method,
-            frozenset({found[0].method, *(pair.second.method for pair in pairs if pair.order == "same")}),
+            actual[0].method,
+            frozenset({actual[0].method, *(pair.second.method for pair in pairs if pair.order == "same")}),
             round(pairs[0].ratio, 6),
         )
 
@@ -226,7 +226,7 @@ class Places:
         return tuple(row[name] for name in CASE)
 
     def _cell_ids(self, case: SharedCase) -> list[tuple[str, ...]]:
-        """Of each method, its cells in the order of the table."""
+        """The cells of each method in the order of the table."""
         return [tuple(ids) for _, ids in self._rows(case).groupby("method", sort=False).cell_id]
 
 

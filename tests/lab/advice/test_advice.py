@@ -61,8 +61,8 @@ def test_beyond_records_it_says_so_and_is_less_sure(several: Advice):
     here = advise(mask, gpus=4, kernels=["band"], strategies=["ring_allgather"], **HEADS)
     assert not here.assumptions
 
-    def width(found: Advice) -> float:
-        option = next(one for one in found.options if one.candidate.strategy == "ring_allgather")
+    def width(advice: Advice) -> float:
+        option = next(option for option in advice.options if option.candidate.strategy == "ring_allgather")
         return (option.high_s - option.low_s) / option.prediction.seconds
 
     other = advise(
@@ -77,11 +77,11 @@ def test_assumptions_name_the_numbers_that_intervals_are_made_of(monkeypatch: py
     monkeypatch.setattr(words, "NETWORK_RANGE", (0.5, 1.5))
     monkeypatch.setattr(words, "OTHER_GPU_WIDER", 3.0)
     mask = build_mask("causal", seqlen="64K")
-    found = advise(
+    advice = advise(
         mask, gpus=16, kernels=["band"], strategies=["ring_allgather"], gpu="A100 SXM 80 GB", **HEADS
     )
-    assert any("intervals hold 0.5 to 1.5 times as much" in text for text in found.assumptions)
-    assert any("with intervals 3 times as wide" in text for text in found.assumptions)
+    assert any("intervals hold 0.5 to 1.5 times as much" in text for text in advice.assumptions)
+    assert any("with intervals 3 times as wide" in text for text in advice.assumptions)
 
 
 def test_help_names_the_profile_that_is_taken():
@@ -118,11 +118,11 @@ def test_plain_values_and_the_study_that_checks_it(several: Advice):
 
 
 def test_on_one_gpu_it_ranks_kernels():
-    found = longca.advise(build_mask("causal", seqlen="32K"), direction="fwd", **HEADS)
-    names = [option.candidate.kernel for option in found.options]
+    advice = longca.advise(build_mask("causal", seqlen="32K"), direction="fwd", **HEADS)
+    names = [option.candidate.kernel for option in advice.options]
     assert names.index("fa3") < names.index("fa2") < names.index("naive")
-    assert "cudnn_bsa" in found.refused and found.best.prediction.sent_bytes == 0
-    assert 550 < found.best.tflops < 800
+    assert "cudnn_bsa" in advice.refused and advice.best.prediction.sent_bytes == 0
+    assert 550 < advice.best.tflops < 800
 
 
 @pytest.mark.parametrize(
@@ -261,17 +261,18 @@ def test_draws_that_are_alike_end_early_and_given_documents_are_not_drawn():
 def test_what_is_extrapolated_loses_to_what_was_measured_within_the_interval():
     """No record has `fa4` in parts of windows; `band` was measured there."""
     mask = build_mask("causal_sliding_window", seqlen="256K")
-    found = advise(
+    advice = advise(
         mask, gpus=8, direction="fwd", kernels=["band", "fa4"], strategies=["ring_allgather"], **HEADS
     )
     band, fa4 = (
-        next(one for one in found.options if one.candidate.kernel == name) for name in ("band", "fa4")
+        next(option for option in advice.options if option.candidate.kernel == name)
+        for name in ("band", "fa4")
     )
     assert fa4.extrapolated == "no record has fa4 in parts of windows" and not band.extrapolated
-    behind = found.options.index(fa4) > found.options.index(band)
+    behind = advice.options.index(fa4) > advice.options.index(band)
     assert behind == (fa4.mean_high_s >= band.prediction.seconds)
     if behind and fa4.prediction.seconds < band.prediction.seconds:
-        assert "no record has fa4 in parts of windows" in found.finding
+        assert "no record has fa4 in parts of windows" in advice.finding
     alone = advise(
         mask, gpus=8, direction="fwd", kernels=["fa4"], strategies=["ring_allgather", "usp"], **HEADS
     )
@@ -297,10 +298,11 @@ def few_records(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.usefixtures("few_records")
 def test_a_gpu_with_records_of_some_kernels_has_the_others_by_the_share_of_peaks():
-    found = advise(build_mask("causal", seqlen="32K"), gpu="H100 SXM", kernels=["band", "fa3"], **HEADS)
-    assert any("fa3 on it" in text and "share of their peaks" in text for text in found.assumptions)
+    advice = advise(build_mask("causal", seqlen="32K"), gpu="H100 SXM", kernels=["band", "fa3"], **HEADS)
+    assert any("fa3 on it" in text and "share of their peaks" in text for text in advice.assumptions)
     own, lent = (
-        next(one for one in found.options if one.candidate.kernel == name) for name in ("band", "fa3")
+        next(option for option in advice.options if option.candidate.kernel == name)
+        for name in ("band", "fa3")
     )
     assert own.high_s / own.low_s < lent.high_s / lent.low_s
 
@@ -308,5 +310,5 @@ def test_a_gpu_with_records_of_some_kernels_has_the_others_by_the_share_of_peaks
 @pytest.mark.usefixtures("few_records")
 def test_masks_of_blocks_are_not_predicted_by_records_of_bands():
     mask = build_mask("block_sparse_uniform", seqlen="16K", block=128, density=0.5)
-    found = advise(mask, gpu="H100 SXM", kernels=["band"], **HEADS)
-    assert any("band on it" in text for text in found.assumptions)
+    advice = advise(mask, gpu="H100 SXM", kernels=["band"], **HEADS)
+    assert any("band on it" in text for text in advice.assumptions)

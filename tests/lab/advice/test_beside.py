@@ -19,7 +19,7 @@ from tests.helpers.support import ROOT
 @pytest.fixture(scope="module")
 def records():
     """A few settings in which all own strategies ran, on two GPUs."""
-    found = [
+    actual = [
         record
         for record in load(ROOT / "reports/h100/h100-cp.parquet").records
         if record.cell.kind == "cp"
@@ -30,14 +30,14 @@ def records():
         and record.cell.strategy in OWN
         and not record.cell.strategy_params
     ]
-    assert len(found) == 20
-    return found
+    assert len(actual) == 20
+    return actual
 
 
 def test_each_measured_cell_has_a_prediction_inside_its_interval(records):
     made = predictions(records)
     assert set(made) == {(record.cell_id, record.run_id) for record in records}
-    assert all(one.low_ms < one.ms < one.high_ms for one in made.values())
+    assert all(entry.low_ms < entry.ms < entry.high_ms for entry in made.values())
     table = derived(records)
     data = PredictedErrors().data(with_predictions(table, records))
     assert len(data) == 20 and data.error.abs().max() < 0.15 and data.inside.mean() > 0.75
@@ -60,7 +60,7 @@ def test_regret_is_the_time_over_that_of_the_best(records):
 def test_no_prediction_where_nothing_is_known(records):
     assert predictions(quick_study()) == {}, "they are of a CPU"
     broken = records[0].model_copy(update={"notes": ("a ring of 2; tokens: nonsense; messages by NCCL",)})
-    oom = next(one.outcome for one in quick_study() if one.outcome.status == "oom")
+    oom = next(entry.outcome for entry in quick_study() if entry.outcome.status == "oom")
     failed = records[1].model_copy(update={"outcome": oom, "samples": None})
     assert predictions([broken, failed]) == {}
     table = with_predictions(derived(quick_study()), quick_study())

@@ -24,28 +24,31 @@ from tools import many_gpus
 
 
 def test_the_committed_cells_are_those_of_the_code():
-    known = {(one.strategy, one.mask, one.world, one.direction, one.network_factor): one for one in load()}
+    known = {
+        (entry.strategy, entry.mask, entry.world, entry.direction, entry.network_factor): entry
+        for entry in load()
+    }
     assert len(known) == len(WORLDS) * len(MASKS) * len(STRATEGIES) * 2 * len(FACTORS)
     again = list(make([8], ["causal_document"]))
     assert len(again) == len(STRATEGIES) * 2 * len(FACTORS)
-    for one in again:
+    for entry in again:
         assert known[
-            one.strategy, one.mask, one.world, one.direction, one.network_factor
-        ].tflops == pytest.approx(one.tflops, rel=1e-3), "run `python -m tools.many_gpus --again`"
-    drawn = [one for one in known.values() if one.draws and one.world <= 96]
-    assert {one.draws for one in drawn if "document" in one.mask} == {8} and {
-        one.draws for one in drawn if one.mask == "full"
+            entry.strategy, entry.mask, entry.world, entry.direction, entry.network_factor
+        ].tflops == pytest.approx(entry.tflops, rel=1e-3), "run `python -m tools.many_gpus --again`"
+    drawn = [entry for entry in known.values() if entry.draws and entry.world <= 96]
+    assert {entry.draws for entry in drawn if "document" in entry.mask} == {8} and {
+        entry.draws for entry in drawn if entry.mask == "full"
     } == {1}
     firsts = sum(
-        one.first_in or 0
-        for one in drawn
-        if (one.mask, one.world, one.direction) == ("causal_document", 96, "fwd")
+        entry.first_in or 0
+        for entry in drawn
+        if (entry.mask, entry.world, entry.direction) == ("causal_document", 96, "fwd")
     )
     assert firsts >= 8, "each draw has a first"
     assert all(
-        one.tflops_low < one.tflops < one.tflops_high
-        for one in known.values()
-        if one.tflops and one.tflops_low and one.tflops_high
+        entry.tflops_low < entry.tflops < entry.tflops_high
+        for entry in known.values()
+        if entry.tflops and entry.tflops_low and entry.tflops_high
     )
 
 
@@ -95,7 +98,9 @@ def test_predictions_never_pass_for_measurements():
         and frame.cell_id.str.startswith("predicted ").all()
         and frame.git_sha.isna().all()
     )
-    assert set(verdicts()) == set(CLAIMS) and all("(predicted, " in one.text for one in verdicts().values())
+    assert set(verdicts()) == set(CLAIMS) and all(
+        "(predicted, " in verdict.text for verdict in verdicts().values()
+    )
 
 
 def test_the_command_tells_them_and_refuses_others():
@@ -103,7 +108,8 @@ def test_the_command_tells_them_and_refuses_others():
         command = [sys.executable, "-m", "longca", "claims", "--predicted", *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
 
-    done, refused = run("18"), run("3")
+    done = run("18")
+    refused = run("3")
     assert (
         done.returncode == 0
         and "Predicted, not measured" in done.stdout

@@ -66,8 +66,8 @@ def records(study: Study) -> list[Record]:
 def results(tmp_path_factory, study: Study, records: list[Record]) -> Path:
     folder = tmp_path_factory.mktemp("results") / study.name
     store = CellStore(folder)
-    for one in records:
-        store.write(one)
+    for each in records:
+        store.write(each)
     (folder / "masks.json").write_text("[]\n")
     return folder
 

@@ -1,4 +1,4 @@
-"""What a bundle holds, that its bytes follow from its content, and what is refused."""
+"""Content of a bundle: its bytes follow from its content, and bad ones are refused."""
 
 import gzip
 import io
@@ -87,7 +87,8 @@ def test_crate_describes_files_as_they_are(bundle):
             for entity in json.loads((folder / "ro-crate-metadata.json").read_text())["@graph"]
         }
         for part in graph["./"]["hasPart"]:
-            place, entity = folder / part["@id"], graph[part["@id"]]
+            place = folder / part["@id"]
+            entity = graph[part["@id"]]
             assert place.exists(), part
             if entity["@type"] != "Dataset":
                 assert entity["sha256"] == sha256(place.read_bytes()) and entity["contentSize"] == str(
@@ -168,7 +169,8 @@ def test_an_archive_that_reaches_out_is_refused(tmp_path, name, kind, why):
     path = tmp_path / "evil.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         member = tarfile.TarInfo(name)
-        member.type, member.linkname = kind, "/etc/passwd" if kind == tarfile.SYMTYPE else ""
+        member.type = kind
+        member.linkname = "/etc/passwd" if kind == tarfile.SYMTYPE else ""
         tar.addfile(member)
     with pytest.raises(UserError, match=why), opened(path):
         pass
@@ -188,7 +190,7 @@ def small_bundle() -> bytes:
 
 
 def passes(content: bytes, folder: Path) -> bool:
-    """Whether that bundle is unpacked, and each file has its hash."""
+    """True if that bundle is unpacked, and each file has its hash."""
     path = folder / "bundle.tar.gz"
     path.write_bytes(content)
     try:

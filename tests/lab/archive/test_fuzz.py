@@ -33,7 +33,7 @@ def folder(without_code, tmp_path_factory):
 @settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(READ), is_listed=st.booleans())
 def test_a_damaged_file_is_refused_or_named(folder: Path, data: st.DataObject, name: str, is_listed: bool):
-    """Whether its hash is in the manifest or not: who damages a file may write its manifest, too."""
+    """The hash may be in the manifest or not: a person who damages a file may write its manifest, too."""
     sound, listed = ((folder / path).read_bytes() for path in (name, MANIFEST))
     text = data.draw(damaged(sound))
     (folder / name).write_bytes(text)

@@ -42,9 +42,9 @@ def zipped(tar: bytes, path: Path) -> Path:
 def test_without_its_study_a_bundle_is_not_ok(folder):
     (folder / "config/studies/three.yaml").unlink()
     rehash(folder)
-    found = checks(folder)
-    assert found["files"].passed and found["records"].passed and not found["study"].passed
-    assert "config/studies/three.yaml is missing" in found["study"].detail
+    checked = checks(folder)
+    assert checked["files"].passed and checked["records"].passed and not checked["study"].passed
+    assert "config/studies/three.yaml is missing" in checked["study"].detail
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,8 @@ def test_provenance_cannot_name_a_study_outside(folder, tmp_path, name):
 @pytest.mark.parametrize("kind", ["link", "linked folder", "hard link", "FIFO", "folder"])
 def test_what_leads_out_of_an_unpacked_bundle_is_not_read(folder, tmp_path, monkeypatch, path, kind):
     """Its bytes are those that the manifest lists, so that only the way to them tells."""
-    place, outside = folder / path, tmp_path / "outside"
+    place = folder / path
+    outside = tmp_path / "outside"
     if kind == "linked folder":
         shutil.move(place.parent, outside)
         place.parent.symlink_to(outside)
@@ -102,10 +103,10 @@ def test_what_leads_out_of_an_unpacked_bundle_is_not_read(folder, tmp_path, monk
             reader,
             lambda source, real=real: real(source) if str(source) != str(place) else pytest.fail("read"),
         )
-    found = checks(folder)
-    assert unreadable(folder, path) and not found["files"].passed
+    checked = checks(folder)
+    assert unreadable(folder, path) and not checked["files"].passed
     check = {"measured": "records", "config/studies": "study", "config": "page"}[Path(path).parent.as_posix()]
-    assert not found[check].passed
+    assert not checked[check].passed
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "provenance.json"])
@@ -145,7 +146,8 @@ def test_odd_provenance_is_one_line(folder, text):
 )
 def test_a_member_that_is_no_plain_file_is_refused(tmp_path, kind, target):
     member = tarfile.TarInfo("top/file")
-    member.type, member.linkname = kind, target
+    member.type = kind
+    member.linkname = target
     with (
         pytest.raises(UserError, match="'top/file' in it is not a file"),
         opened(zipped(member.tobuf(), tmp_path / "b.tar.gz")),

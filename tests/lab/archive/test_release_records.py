@@ -74,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(release: Path) -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as server:
-        server.folder, server.offsets = release, []
+        server.folder = release
+        server.offsets = []
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -105,7 +106,9 @@ def test_a_folder_or_its_address(release: Path, tmp_path: Path, longca):
 
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_transfer_that_was_cut_off_is_resumed(server: Server, tmp_path: Path, resumes: bool):
-    server.most, server.resumes, lines = 700, resumes, []
+    server.most = 700
+    server.resumes = resumes
+    lines = []
     with pytest.raises(UserError, match=r"closed after 700 of .* what has come is kept"):
         get_records(tmp_path / "mine", _address(server))
     server.most = None

@@ -28,7 +28,8 @@ def packed(tmp_path) -> Path:
 
 def pair(folder: Path, name: str) -> tuple[Path, Path]:
     """A new pair of keys without a password: (secret, public)."""
-    secret, public = folder / f"{name}.key", folder / f"{name}.pub"
+    secret = folder / f"{name}.key"
+    public = folder / f"{name}.pub"
     subprocess.run(["minisign", "-G", "-W", "-s", secret, "-p", public], check=True, capture_output=True)
     return secret, public
 
@@ -69,7 +70,8 @@ def test_keys_that_are_none_are_named(packed, tmp_path):
 @pytest.mark.slow  # keys are made from passwords so that it takes seconds
 @needs_minisign
 def test_a_key_with_a_password_is_asked_for_it(packed, tmp_path, monkeypatch):
-    secret, public = tmp_path / "mine.key", tmp_path / "mine.pub"
+    secret = tmp_path / "mine.key"
+    public = tmp_path / "mine.pub"
     pair = ["minisign", "-G", "-s", secret, "-p", public]
     subprocess.run(pair, input="open\nopen\n", text=True, check=True, capture_output=True)
     given = iter(["shut", "open"])

@@ -76,23 +76,23 @@ def test_a_changed_page_is_found_behind_good_hashes(folder):
     page = folder / "measured/report.html"
     page.write_text(page.read_text().replace("Three cells", "Four cells"))
     rehash(folder)
-    found = checks(folder)
-    assert found["files"].passed and found["records"].passed and not found["page"].passed
-    assert "report.html" in found["page"].detail and "were changed" in found["page"].differences[0]
+    checked = checks(folder)
+    assert checked["files"].passed and checked["records"].passed and not checked["page"].passed
+    assert "report.html" in checked["page"].detail and "were changed" in checked["page"].differences[0]
 
 
 @pytest.mark.usefixtures("page_is_made")
 def test_provenance_that_says_other_things_than_the_records_is_found_behind_good_hashes(folder):
     place = folder / "provenance.json"
     facts = json.loads(place.read_text())
-    facts["statuses"], facts["nodes"][0]["what"]["cpu"] = {"ok": 2, "error": 1}, "another CPU"
+    facts["statuses"] = {"ok": 2, "error": 1}
+    facts["nodes"][0]["what"]["cpu"] = "another CPU"
     place.write_text(json.dumps(facts))
     rehash(folder)
-    found = checks(folder)
-    assert found["files"].passed and [line.rpartition(" ")[2] for line in found["records"].differences] == [
-        "statuses",
-        "nodes",
-    ]
+    checked = checks(folder)
+    assert checked["files"].passed and [
+        line.rpartition(" ")[2] for line in checked["records"].differences
+    ] == ["statuses", "nodes"]
 
 
 @pytest.mark.usefixtures("page_is_made")
@@ -108,8 +108,8 @@ def test_what_draws_otherwise_is_named(folder, monkeypatch):
 
 def test_a_damaged_table_of_records_is_no_crash(folder):
     (folder / "measured/records.parquet").write_bytes(b"PAR1")
-    found = checks(folder)
-    assert [name for name, check in found.items() if check.passed] == ["study"]
+    checked = checks(folder)
+    assert [name for name, check in checked.items() if check.passed] == ["study"]
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,8 @@ def test_a_workflow_that_is_gone_is_told_from_one_that_is_there_or_elsewhere():
 def test_the_lock_ends_with_its_process(started):
     holder = started(HOLD)
     assert holder.stdout.readline() == "''\n"
-    lock, signature = DeviceLock("cpu"), Claimant().signature
+    lock = DeviceLock("cpu")
+    signature = Claimant().signature
     assert lock.claim(signature).startswith(f"pid {holder.pid} on ")
     assert DeviceLock("GPU-123").claim(signature) == "", "another device"
     holder.kill()
@@ -167,8 +168,10 @@ def test_processes_of_one_run_share_the_lock_and_one_takes_over():
 
 
 def test_a_file_that_is_removed_is_locked_anew():
-    first, second = DeviceLock("cpu"), DeviceLock("cpu")
-    mine, other = Claimant().signature, Claimant().signature
+    first = DeviceLock("cpu")
+    second = DeviceLock("cpu")
+    mine = Claimant().signature
+    other = Claimant().signature
     assert first.claim(mine) == ""
     (lock_folder_of_machine() / "cpu.lock").unlink()
     assert second.claim(other) == "" != first.claim(mine), "else both would hold a file of this name"
@@ -214,30 +217,38 @@ def test_no_link_is_followed_and_nothing_of_others_is_written(tmp_path, make):
     ],
 )
 def test_whatever_a_holder_signs_is_told_in_one_plain_line(content):
-    holder, lock = DeviceLock("cpu"), DeviceLock("cpu")
+    holder = DeviceLock("cpu")
+    lock = DeviceLock("cpu")
     assert holder.claim(Claimant().signature) == ""
     (lock_folder_of_machine() / "cpu.lock").write_text(content)
-    told = lock.claim(Claimant().signature)
-    assert told and told.isprintable() and len(told) < 600
+    claimed = lock.claim(Claimant().signature)
+    assert claimed and claimed.isprintable() and len(claimed) < 600
 
 
 class Ranks:
     """A launcher of two ranks, which the test answers for."""
 
-    num_ranks, lost = None, ""
+    num_ranks = None
+    lost = ""
 
     def start(self, world: int, device: str, log: Path) -> list["FakeRank"]:
         return [FakeRank(rank) for rank in range(world)]
 
 
 class FakeRank:
-    host, log, is_alive = "", Path(), True
+    host = ""
+    log = Path()
+    is_alive = True
 
     def __init__(self, rank: int) -> None:
-        self.placement, self.asked = RankPlacement(rank, 2), []
-        (there, self._writer), (reader, here) = os.pipe(), os.pipe()
-        self.channel, self.far = Channel(reader, self._writer), Channel(there, here)
-        self.receive, self.fileno = self.channel.receive, self.channel.fileno
+        self.placement = RankPlacement(rank, 2)
+        self.asked = []
+        there, self._writer = os.pipe()
+        reader, here = os.pipe()
+        self.channel = Channel(reader, self._writer)
+        self.far = Channel(there, here)
+        self.receive = self.channel.receive
+        self.fileno = self.channel.fileno
         self.far.send({"found": "cuda"})
 
     def ask_to_stop(self, *, gently: bool) -> None:
@@ -258,20 +269,25 @@ class FakeRank:
 
 
 def test_a_group_takes_all_its_devices_or_none():
-    told: list[str] = []
-    group = Group(Ranks(), 2, "cuda", Path(), lambda: False, Claimant(told.append))
+    messages: list[str] = []
+    group = Group(Ranks(), 2, "cuda", Path(), lambda: False, Claimant(messages.append))
     group.ready()
     assert [rank.asked for rank in group.ranks] == [["claim", "release"] * 3 + ["claim", "open"]] * 2
-    assert told == ["Waiting for GPU-1: pid 7 is measuring on it"]
+    assert messages == ["Waiting for GPU-1: pid 7 is measuring on it"]
 
 
 @pytest.mark.parametrize(("stopped", "given_up"), [(True, False), (False, True)])
 def test_waiting_ends_when_told_to(monkeypatch, stopped, given_up):
     monkeypatch.setattr(group_module, "TOLD_AFTER", 1)
-    told: list[str] = []
+    messages: list[str] = []
     group = Group(
-        Ranks(), 2, "cuda", Path(), lambda: stopped and bool(told), Claimant(told.append, lambda: given_up)
+        Ranks(),
+        2,
+        "cuda",
+        Path(),
+        lambda: stopped and bool(messages),
+        Claimant(messages.append, lambda: given_up),
     )
     with pytest.raises(KeyboardInterrupt):
         group.ready()
-    assert len(told) == 1 and not group.is_alive
+    assert len(messages) == 1 and not group.is_alive

@@ -21,19 +21,19 @@ def test_a_machine_without_gpu_is_described() -> None:
 
 
 def test_versions_of_what_matters() -> None:
-    found = software()
-    assert {"torch", "numpy"} <= found.packages.keys()
-    assert found.python.count(".") == 2
-    assert (found.cuda is None) == (torch.version.cuda is None)
+    packages = software()
+    assert {"torch", "numpy"} <= packages.packages.keys()
+    assert packages.python.count(".") == 2
+    assert (packages.cuda is None) == (torch.version.cuda is None)
 
 
 def test_only_listed_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SOMEBODYS_SECRET", "x")
     monkeypatch.setenv(CONTAINER, "sha256:abc")
-    found = software()
-    assert found.env["OMP_NUM_THREADS"] == "3" and "SOMEBODYS_SECRET" not in found.env
-    assert found.container == "sha256:abc"
+    packages = software()
+    assert packages.env["OMP_NUM_THREADS"] == "3" and "SOMEBODYS_SECRET" not in packages.env
+    assert packages.container == "sha256:abc"
 
 
 def test_an_image_that_was_entered_by_hand_is_named_by_its_stamp(

@@ -56,7 +56,8 @@ def test_records_of_a_run_name_software_that_is_listed_beside_them(tmp_path: Pat
     for record in loaded.records:
         assert record.environment is not None and len(record.environment.ranks) in (1, record.cell.world)
         for rank in record.environment.ranks:
-            installed, software = loaded.environments.installed(rank), loaded.environments.loaded(rank)
+            installed = loaded.environments.installed(rank)
+            software = loaded.environments.loaded(rank)
             assert installed is not None and software is not None and "torch" in software.distributions
             assert any(shared.owner == "torch" and shared.build_id for shared in software.objects)
         assert record.measure == {**asked(MEASURE), "repeats": 3, "timeout_s": 60}

@@ -31,7 +31,8 @@ class Results:
         self.study: Study = load_study(str(path))
         self.cells = self.study.cells()
         self.folder = folder / "results/two"
-        self.store, self.stamps = CellStore(self.folder), self.folder / "shards"
+        self.store = CellStore(self.folder)
+        self.stamps = self.folder / "shards"
         self.shards: list[Shard] = shards_of_one_machine(self.cells)
         self.stamp = self.stamps / f"{self.shards[0].name}.done"
         for cell in self.cells:
@@ -124,13 +125,17 @@ def test_records_that_the_study_does_not_ask_for_change_the_tables(results):
 
 
 def test_a_device_that_is_not_known_may_be_any_that_has_measured(results):
-    facts, study, cells = results.facts, results.study, results.cells
+    facts = results.facts
+    study = results.study
+    cells = results.cells
     assert due_cells(cells, study, facts) == set()
     assert due_cells(cells, study, facts, "another CPU") == {cell.cell_id for cell in cells}
 
 
 def test_in_an_image_its_digest_stands_for_the_packages(results):
-    facts, study, cells = results.facts, results.study, results.cells
+    facts = results.facts
+    study = results.study
+    cells = results.cells
     inside = {name: each._replace(container="sha256:a") for name, each in facts.items()}
     assert due_cells(cells, study, inside, container="sha256:a") == set()
     assert (

@@ -104,7 +104,7 @@ class Started:
             time.sleep(0.02)
 
     def measures(self, kernel: str) -> bool:
-        """Whether a cell of that kernel is being measured."""
+        """True while a cell of that kernel is being measured."""
         heads = [
             path.read_text().rpartition("== ")[2] for path in self.store.folder.glob("logs/*/*-rank*.log")
         ]
@@ -114,9 +114,9 @@ class Started:
         return self.process.wait(seconds)
 
     def records(self) -> dict[str, Record]:
-        found, problems = self.store.read_all()
+        stored, problems = self.store.read_all()
         assert not problems
-        return {f"{record.cell.kernel} {record.cell.world} {record.cell.seqlen}": record for record in found}
+        return {f"{record.cell.kernel} {record.cell.world} {record.cell.seqlen}": record for record in stored}
 
     def kill(self) -> None:
         if self.process.poll() is None:

@@ -20,7 +20,9 @@ ONCE = Measure.fixed(warmup=0, repeats=1)
 
 
 def test_cells_of_one_mask_share_it_and_its_cost() -> None:
-    masks, forward, backward = LatestMasks(), small_cell(direction="fwd"), small_cell(direction="bwd")
+    masks = LatestMasks()
+    forward = small_cell(direction="fwd")
+    backward = small_cell(direction="bwd")
     mask, build_ms = masks.get(forward)
     assert masks.get(backward) == (mask, build_ms) and build_ms > 0
     assert mask.digest == cell_mask(backward).digest
@@ -80,7 +82,7 @@ def test_a_shared_reference_gives_the_same_errors(
 
 
 def _calls(cell: Cell, computed: list) -> int:
-    """How many calls of the definition a cell takes that shares with none."""
+    """The number of calls of the definition that a cell takes if it shares with none."""
     _accuracy(cell, LatestReferences())
     number = len(computed)
     computed.clear()
@@ -88,7 +90,8 @@ def _calls(cell: Cell, computed: list) -> int:
 
 
 def test_without_memory_for_it_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell, references = small_cell(), LatestReferences()
+    cell = small_cell()
+    references = LatestReferences()
     problem = Problem(cell_mask(cell), 4, 2, 16, torch.float32, CPU, needs_backward=False)
     plan = CheckPlan(cell, problem, seed=0)
     first = references.get(plan)
@@ -118,5 +121,5 @@ def test_another_problem_has_another_reference_and_few_are_kept() -> None:
         get(**changes)
         for changes in ({"num_q_heads": 8}, {"num_kv_heads": 1}, {"head_dim": 32}, {"seqlen": 64})
     ]
-    assert len({id(one) for one in (first, *others)}) == 5
+    assert len({id(entry) for entry in (first, *others)}) == 5
     assert len(references._references) == KEPT and get() is not first

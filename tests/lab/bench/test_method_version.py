@@ -173,7 +173,8 @@ def test_counts_the_statements_of_covered_files_only(
 ) -> None:
     """Read as if a line stood at the file's end: a comment, then a statement."""
     before = method_version(small_cell(), MEASURE, "CPU")
-    read, parsed = Path.read_bytes, digest._parsed
+    read = Path.read_bytes
+    parsed = digest._parsed
     monkeypatch.setattr(
         digest,
         "_parsed",
@@ -195,7 +196,8 @@ def test_counts_the_statements_of_covered_files_only(
 
 def test_does_not_change_with_the_names_of_local_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of the package is read with other names for its locals."""
-    before, read = method_version(small_cell(), MEASURE, "CPU"), Path.read_bytes
+    before = method_version(small_cell(), MEASURE, "CPU")
+    read = Path.read_bytes
 
     def other_names(path: Path) -> bytes:
         return renamed(read(path).decode(), 0)[0].encode() if path.suffix == ".py" else read(path)

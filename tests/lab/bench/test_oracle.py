@@ -30,7 +30,7 @@ def _inputs(case: Case, dtype: torch.dtype = torch.float32) -> Inputs:
 
 
 def _judge(case: Case, dtype: torch.dtype = torch.float32, **given: object) -> Accuracy:
-    """Of the right answer, but for what is given."""
+    """The judgement of the right answer, but for the given tensors."""
     inputs = _inputs(case, dtype)
     plain = plain_attention(inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, case.mask.dense())
     answer = {"out_THD": plain.out, "lse_TH": plain.lse, "grads": plain.grads, **given}
@@ -39,7 +39,8 @@ def _judge(case: Case, dtype: torch.dtype = torch.float32, **given: object) -> A
 
 @pytest.mark.parametrize("case", pattern_cases() + hand_made_cases(), ids=str)
 def test_dense_rows_are_those_of_the_mask(case: Case) -> None:
-    mask, dense = case.mask, np.array(case.mask.dense(), ndmin=3)
+    mask = case.mask
+    dense = np.array(case.mask.dense(), ndmin=3)
     for group in range(mask.num_groups):
         dense_rows = DenseMaskRows(mask, group, CPU)
         for start, end in ((0, mask.seqlen_q), (mask.seqlen_q // 3, mask.seqlen_q // 2 + 1)):
@@ -101,7 +102,8 @@ def test_rows_without_keys_must_be_zero(name: str) -> None:
     case = hand_made_cases()[0]
     plain = plain_attention(*case.inputs(), case.mask.dense())
     row = int((plain.lse[:, 0] == -torch.inf).nonzero()[0])
-    out, dq = plain.out.clone(), plain.grads[0].clone()
+    out = plain.out.clone()
+    dq = plain.grads[0].clone()
     {"out": out, "dq": dq}[name][row] = 1e-30
     accuracy = Oracle(case.problem("bwd"), _inputs(case)).judge(out, plain.lse, (dq, *plain.grads[1:]))
     assert accuracy.empty_rows_ok is False and "rows without keys" in str(wrong(accuracy))
@@ -207,9 +209,9 @@ def test_inputs_are_shared_by_kernels_and_directions_only() -> None:
         small_cell(num_kv_heads=1),
         small_cell(seqlen=129),
     ]
-    assert len({input_seed(one) for one in same}) == 1
-    assert len({input_seed(one) for one in (cell, *other)}) == 1 + len(other)
-    first, second = (make_inputs(one, CPU) for one in same[:2])
+    assert len({input_seed(entry) for entry in same}) == 1
+    assert len({input_seed(entry) for entry in (cell, *other)}) == 1 + len(other)
+    first, second = (make_inputs(entry, CPU) for entry in same[:2])
     assert torch.equal(first.q_THD, second.q_THD) and torch.equal(first.dout_THD, second.dout_THD)
     assert first.q_THD.shape == (128, 4, 16) and first.k_TGD.shape == (128, 2, 16)
 

@@ -88,7 +88,7 @@ def test_one_wrong_row_is_found_wherever_it_is(
 
 
 def test_one_wrong_row_of_one_head_is_found_in_a_long_result() -> None:
-    """Of a causal mask, the last rows are small beside the first ones."""
+    """The last rows of a causal mask are small beside the first ones."""
     case = Case(build_mask("causal", seqlen=1024), 8, 8, head_dim=16)
     judged = Judged.of(case, torch.bfloat16)
     for name, value in (("out", 0.0), ("lse", 1.0), ("dq", 0.0), ("dk", 0.0), ("dv", 0.0)):
@@ -101,8 +101,8 @@ def test_one_wrong_row_of_one_head_is_found_in_a_long_result() -> None:
 @examples(60)
 def test_right_kernels_pass(case: Case, dtype: str, parts: int, rounds: bool) -> None:
     inputs = Inputs(*case.inputs(DTYPES[dtype]))
-    found = _kernel(case, inputs, DTYPES[dtype], parts, rounds)
-    accuracy = Oracle(case.problem("bwd", DTYPES[dtype]), inputs).judge(*found)
+    actual = _kernel(case, inputs, DTYPES[dtype], parts, rounds)
+    accuracy = Oracle(case.problem("bwd", DTYPES[dtype]), inputs).judge(*actual)
     assert wrong(accuracy) is None
     assert max(accuracy.worst_row.values()) < (0.5 if rounds else 0.2)
 
@@ -113,7 +113,8 @@ def _kernel(case: Case, inputs: Inputs, dtype: torch.dtype, parts: int, rounds: 
     q, k, v, dout = (
         x.float().transpose(0, 1) for x in (inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD)
     )
-    ratio, scale = len(q) // len(k), case.head_dim**-0.5
+    ratio = len(q) // len(k)
+    scale = case.head_dim**-0.5
     k, v = k.repeat_interleave(ratio, 0), v.repeat_interleave(ratio, 0)
 
     def written(x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""What others do on a device while a cell is measured is told apart from the run's own work, and such cells
-are measured again."""
+"""The activity of others on a device while a cell is measured is kept apart from the run's own work, and such
+cells are measured again."""
 
 import io
 import os
@@ -33,7 +33,8 @@ from tests.helpers.bench.misbehaving import kernel_cell
 from tests.helpers.records import record
 from tests.lab.bench.test_runner import STUDY
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
 BURN = "import sys, time\nprint(flush=True)\nwhile True: pass"
 CELL = kernel_cell("naive")
 
@@ -117,9 +118,9 @@ def test_cores_that_others_keep_busy(of_ranks, cores):
     ],
 )
 def test_processes_that_use_the_gpu(holders, percents, expected, disturbs):
-    found = others([uses(gpu_holders=holders, gpu_percents=percents)])
-    assert (found.gpu_processes, found.gpu_percent) == expected
-    assert bool(found.disturbance(on_gpu=True, num_cores=64)) == disturbs
+    activity = others([uses(gpu_holders=holders, gpu_percents=percents)])
+    assert (activity.gpu_processes, activity.gpu_percent) == expected
+    assert bool(activity.disturbance(on_gpu=True, num_cores=64)) == disturbs
 
 
 def test_nvml_is_asked_before_and_after(monkeypatch):
@@ -143,16 +144,16 @@ def test_nvml_is_asked_before_and_after(monkeypatch):
         yield Gpu(nvml, None)
 
     monkeypatch.setattr(others_module, "open_gpu", open_gpu)
-    with watch(GPU) as found:
+    with watch(GPU) as watched:
         assert not asked
-    assert found["gpu_holders"].keys() == {"11", "77"} and found["gpu_percents"] == {"77": 55.0}
+    assert watched["gpu_holders"].keys() == {"11", "77"} and watched["gpu_percents"] == {"77": 55.0}
     assert 1.5e6 < time.time() * 1e6 - asked[0] < 10e6, "NVML counts microseconds"
     nvml.nvmlDeviceGetComputeRunningProcesses = nvml.nvmlDeviceGetProcessUtilization = lambda *_: (
         _ for _ in ()
     ).throw(KeyError)
-    with watch(GPU) as found:
+    with watch(GPU) as watched:
         pass
-    assert others([found]).gpu_processes == 0
+    assert others([watched]).gpu_processes == 0
 
 
 @pytest.mark.parametrize(
@@ -173,12 +174,10 @@ class Runs:
     """Runs of one cell, whose worker gives the times and the load of others that are set here."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.times_ms, self.others_cores, self.said, self._folder = (
-            [1.0, 1.0, 1.0, 1.0],
-            0.0,
-            io.StringIO(),
-            folder,
-        )
+        self.times_ms = [1.0, 1.0, 1.0, 1.0]
+        self.others_cores = 0.0
+        self.said = io.StringIO()
+        self._folder = folder
         monkeypatch.setattr(runner, "Pool", self._pool)
         monkeypatch.setattr(
             runner.MethodVersions,
@@ -239,7 +238,8 @@ def test_a_disturbed_cell_is_marked_and_measured_again_once(runs):
 
 
 def test_a_drifting_cell_is_measured_again_once_and_keeps_its_number(runs):
-    steady, rising = [1.0] * 12, [1.0 + 0.02 * number for number in range(12)]
+    steady = [1.0] * 12
+    rising = [1.0 + 0.02 * number for number in range(12)]
     runs.times_ms = rising
     assert runs.run() == 1 and runs.stored.drift == "rising" and runs.stored.samples.again == 0
     assert runs.run(disturbed="keep") == 0

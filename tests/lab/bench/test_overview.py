@@ -59,17 +59,17 @@ def test_the_finding_counts_who_is_first_and_the_caption_stands_once(board):
     contested = [scores for scores in cases.values() if len(scores) > 1]
     wins = [min(scores, key=lambda score: score.time_ms or 0).cell.method for scores in contested]
     first = max(set(wins), key=wins.count)
-    told = re.fullmatch(
+    match = re.fullmatch(
         r"On Example CPU @ 2.1 GHz: (\w+) leads on (\d+) of (\d+) cases, (\w+) on (\d+); "
         r"on (\d+) no method leads alone, against 1 to 2 others, by up to 4.0×.",
         finding(board),
     )
-    assert told and told[1] == first and told[4] in wins
-    (most, total, others, ties) = map(int, told.group(2, 3, 5, 6))
+    assert match and match[1] == first and match[4] in wins
+    (most, total, others, ties) = map(int, match.group(2, 3, 5, 6))
     assert (
         most + others + ties == total == len(contested)
         and most <= wins.count(first)
-        and others <= wins.count(told[4])
+        and others <= wins.count(match[4])
     )
     assert finding(Scoreboard()) == ""
     of_title = {table.title: table.caption for table in rate_tables(board, 200)}
@@ -86,11 +86,11 @@ def test_outcomes_are_counted_and_failures_are_named(board):
     counted = {row[0]: dict(zip(table.columns[1:-1], row[1:-1], strict=True)) for row in table.rows}
     records = quick_study()
     assert sum(sum(counts.values()) for counts in counted.values()) == len(records)
-    found = [status for status in STATUSES if any(record.outcome.status == status for record in records)]
+    actual = [status for status in STATUSES if any(record.outcome.status == status for record in records)]
     assert (
         counted["naive"]["timeout"] == 1
         and counted["sdpa"]["wrong"] == 1
-        and len(table.columns) == len(found) + 2
+        and len(table.columns) == len(actual) + 2
     )
     assert [score.status for score in failures(board)] == ["incorrect", "implausible", "error", "timeout"]
 
@@ -112,7 +112,7 @@ def _board(**rates: float) -> Scoreboard:
     made = (
         record(kernel_cell(kernel, 8192), tflops=rate, gpu="NVIDIA H200") for kernel, rate in rates.items()
     )
-    return Scoreboard([Score.of(one) for one in made])
+    return Scoreboard([Score.of(entry) for entry in made])
 
 
 def test_methods_that_are_not_told_apart_share_the_mark_and_are_a_tie():
@@ -136,10 +136,8 @@ def test_methods_that_are_not_told_apart_share_the_mark_and_are_a_tie():
 def test_scores_that_are_remembered_have_the_standings_of_their_records():
     """An index has no samples, but the interval of their median."""
     records = quick_study()
-    live, kept = (
-        Scoreboard(map(Score.of, records)),
-        Scoreboard(Score.known(one.cell, CellFacts.of(one)) for one in records),
-    )
+    live = Scoreboard(map(Score.of, records))
+    kept = Scoreboard(Score.known(record.cell, CellFacts.of(record)) for record in records)
     assert [case.leaders for case in live.standings().values()] == [
         case.leaders for case in kept.standings().values()
     ]

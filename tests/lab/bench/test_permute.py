@@ -8,7 +8,8 @@ from longca.cp.partition.sharding import even_ranges
 from longca.lab.bench.measure.permute import Permutation
 from tests.helpers.cp.virtual import VirtualComm, on_virtual_ranks
 
-TOKENS, WORLD = 11, 3
+TOKENS = 11
+WORLD = 3
 RNG = np.random.default_rng(0)
 PLACEMENTS = {
     "stripes": [np.arange(rank, TOKENS, WORLD) for rank in range(WORLD)],
@@ -19,7 +20,8 @@ PLACEMENTS = {
 
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_every_token_arrives_where_it_belongs(name):
-    whole, parts = torch.arange(TOKENS * 6.0).view(TOKENS, 2, 3), even_ranges(TOKENS, WORLD)
+    whole = torch.arange(TOKENS * 6.0).view(TOKENS, 2, 3)
+    parts = even_ranges(TOKENS, WORLD)
 
     def job(comm: VirtualComm) -> tuple[torch.Tensor, float]:
         comm.any, rank = bool, comm.rank
@@ -28,9 +30,9 @@ def test_every_token_arrives_where_it_belongs(name):
         mine = whole[parts[rank].start : parts[rank].stop]
         return permutation.apply(mine, comm), permutation.time_ms([mine, mine[:, :1]], comm)
 
-    found = on_virtual_ranks(job, WORLD)
+    actual = on_virtual_ranks(job, WORLD)
     for rank, positions in enumerate(PLACEMENTS[name]):
-        rows, time_ms = found[rank]
+        rows, time_ms = actual[rank]
         assert torch.equal(rows, whole[positions]) and time_ms > 0
 
 

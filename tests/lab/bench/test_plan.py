@@ -106,7 +106,8 @@ def test_the_estimate():
 def test_the_estimate_of_the_protocol() -> None:
     """Calls of 50 ms on a GPU that rests as long; on a CPU, up to the limit; and calls that half of the
     timeout ends."""
-    cell, flops = kernel_cell("naive", 1 << 14), 4 * (1 << 28) * 2 * 8
+    cell = kernel_cell("naive", 1 << 14)
+    flops = 4 * (1 << 28) * 2 * 8
     measure = Measure(warmup=5, repeats=20, max_seconds=4)
     assert estimate_seconds(cell, 20 * flops, measure) == pytest.approx(OVERHEAD_SECONDS + 8 * 0.1 + 30 * 0.1)
     assert estimate_seconds(cell, 20 * flops, measure, on_gpu=False) == pytest.approx(

@@ -69,7 +69,8 @@ def test_a_run_plays_off_each_case_and_goes_on_where_it_stopped(run, tmp_path):
     first = run(said=said)
     assert (first.playoffs.num_played, first.playoffs.num_kept, first.num_measured) == (2, 0, 6)
     assert "play-off 2/2 eta 0:00:00  " in said.getvalue()
-    store, own = PlayoffStore(tmp_path / "three"), CellStore(tmp_path / "three").read_all()[0]
+    store = PlayoffStore(tmp_path / "three")
+    own = CellStore(tmp_path / "three").read_all()[0]
     records, problems = store.read_all()
     assert (
         not problems
@@ -221,7 +222,7 @@ def test_the_first_three_play_and_all_that_are_near_the_first():
     assert players(times, "NVIDIA H200") == tied, "two H200s differ by more than 6 %: one process must tell"
     assert players({cell: ms**50 for cell, ms in times.items()}, "NVIDIA H200") == tied[:3]
     strict = PlayoffRules(within=0.0, first=2)
-    near = {cell: 1 + 0.015 * place for place, cell in enumerate(times)}
+    near = {cell: 1 + 0.015 * index for index, cell in enumerate(times)}
     assert players(near, "NVIDIA H100 80GB HBM3", strict) == ["quick", "naive", "sdpa"]
     assert players(near, "NVIDIA H100 80GB HBM3", strict, rests=True) == ["quick", "naive"], (
         "a tie up to 1.8 %"

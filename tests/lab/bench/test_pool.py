@@ -118,7 +118,8 @@ class FakeJudge:
 
 @pytest.mark.parametrize(("device", "limit"), [("cpu", MAX_CPU_GROUPS), ("cuda", 1)])
 def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limit):
-    alive, most = [], 0
+    alive = []
+    most = 0
 
     class FakeGroup:
         is_alive = True
@@ -162,7 +163,8 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
 class Shrinking:
     """A launcher of three ranks whose machines go, one each time that a group is started."""
 
-    num_ranks, lost = 3, ""
+    num_ranks = 3
+    lost = ""
 
     def go(self) -> None:
         self.num_ranks, self.lost = self.num_ranks - 1, f"{self.lost} another"
@@ -173,7 +175,8 @@ def test_what_can_do_without_a_lost_machine_goes_on(tmp_path, monkeypatch):
     launcher = Shrinking()
 
     class FakeGroup:
-        is_alive, world = True, 0
+        is_alive = True
+        world = 0
 
         def __init__(self, launcher: Shrinking, world: int, *_: object) -> None:
             self.world = world

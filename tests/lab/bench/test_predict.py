@@ -38,11 +38,12 @@ def cell(
 @pytest.mark.parametrize("mask", Registry("mask").names())
 def test_traits_and_density_are_those_of_the_mask(mask):
     wanted = cell(mask)
-    found, real = Predictor("cuda").predict(wanted), cell_mask(wanted)
-    assert found.density == pytest.approx(
+    prediction = Predictor("cuda").predict(wanted)
+    real = cell_mask(wanted)
+    assert prediction.density == pytest.approx(
         real.density, rel=0.05
     )  # block masks are judged by a small one of their kind
-    assert found.flops == pytest.approx(wanted.flops(real.area, real.num_groups), rel=0.05)
+    assert prediction.flops == pytest.approx(wanted.flops(real.area, real.num_groups), rel=0.05)
 
 
 @pytest.mark.parametrize("mask", ["block_sparse_uniform", "block_sparse_variable"])
@@ -68,7 +69,8 @@ def test_says_what_is_unsupported_and_why():
 
 
 def test_more_work_takes_longer():
-    predictor, measure = Predictor("cuda"), Measure(max_seconds=1e6, timeout_s=1e6)
+    predictor = Predictor("cuda")
+    measure = Measure(max_seconds=1e6, timeout_s=1e6)
     seconds = [
         predictor.predict(cell("full", seqlen=seqlen)).seconds(1e12, measure)
         for seqlen in (4096, 8192, 16384)
@@ -85,9 +87,9 @@ def test_gradients_double_the_tensors():
 
 
 def test_a_control_has_its_own_work_and_no_attention():
-    found = Predictor("cpu").predict(cell("full", seqlen=1024, kernel="matmul"))
-    assert (found.flops, found.tensor_bytes, found.density) == (2 * 1024**3, 0, 0.0)
-    assert found.work == Work(flops=2 * 1024**3) and found.unsupported is None
+    prediction = Predictor("cpu").predict(cell("full", seqlen=1024, kernel="matmul"))
+    assert (prediction.flops, prediction.tensor_bytes, prediction.density) == (2 * 1024**3, 0, 0.0)
+    assert prediction.work == Work(flops=2 * 1024**3) and prediction.unsupported is None
     assert Predictor("cpu").predict(cell("full", kernel="device_copy")).flops == 0
     assert "no backward" in (
         Predictor("cpu").predict(cell("full", kernel="control", direction="bwd")).unsupported or ""
@@ -111,8 +113,8 @@ def test_cells_are_predicted_together_as_in_any_order():
     ]
     assert {cell.kind for cell in cells} == {"kernel", "cp"} and {cell.seed for cell in cells} == {0, 1}
     alone = Predictor("cuda", is_here=False)
-    found = Predictor("cuda", is_here=False).predict_all(cells)
-    assert found == {cell.cell_id: alone.predict(cell) for cell in reversed(cells)}
+    predictions = Predictor("cuda", is_here=False).predict_all(cells)
+    assert predictions == {cell.cell_id: alone.predict(cell) for cell in reversed(cells)}
 
 
 def test_the_forecast_of_memory_holds_for_committed_records():
@@ -133,7 +135,7 @@ def test_a_plan_is_for_this_machine_or_for_a_gpu_that_is_named(longca):
     assert here["device_type"] == "cpu" and here["gpu_hours"] is None and 0 < here["hours"] < 1
     there = json.loads(longca("plan", "quick", "-m", "causal", "--json", "--gpu", "H200 SXM").stdout)
     assert (there["gpu"], there["memory_bytes"]) == ("H200 SXM", 141 * 10**9) and there["gpu_hours"] > 0
-    told = longca(
+    shown = longca(
         "plan",
         "h200-dense",
         "-k",
@@ -149,7 +151,7 @@ def test_a_plan_is_for_this_machine_or_for_a_gpu_that_is_named(longca):
     ).stdout
     rows = {
         line.split()[0]: line.split()
-        for line in told.splitlines()
+        for line in shown.splitlines()
         if line.split()[:1] in (["naive"], ["fa3"])
     }
     assert rows["naive"][-1] == "2" and "GiB" in rows["naive"] and rows["fa3"][-1] == "0"

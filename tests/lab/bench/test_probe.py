@@ -59,14 +59,14 @@ def test_latency_and_rate_are_found_again(us: float, gb_s: float):
 
 
 def test_the_quickest_way_comes_first_and_what_was_not_probed_says_so():
-    found = networks_of(
+    networks = networks_of(
         ProbeResult(
             2, 2, GPU, {"nccl": messages(50, 200), "copy-engines": messages(30, 350)}, kernels=kernels(1.2)
         ),
         DAY,
     )
-    assert [one["name"] for one in found] == ["probed-copy-engines", "probed-nccl"]
-    first = found[0]
+    assert [network["name"] for network in networks] == ["probed-copy-engines", "probed-nccl"]
+    first = networks[0]
     assert (
         first["intra_gb_s"] == {"value": 350.0, "source": "longca probe on 2 ranks, 2026-11-23"}
         and first["gpu"] == "H100 SXM"
@@ -103,11 +103,13 @@ def test_advice_takes_the_file(tmp_path):
         assert load_hardware(path).networks[0].measured
         return advise(build_mask("causal", seqlen="64K"), profile=str(path), **CALL)
 
-    usual, slow, busy = advised(1.0), advised(2.0), advised(1.0, disturbance="others kept 3 cores busy")
+    usual = advised(1.0)
+    slow = advised(2.0)
+    busy = advised(1.0, disturbance="others kept 3 cores busy")
     assert 1.7 < slow.best.prediction.seconds / usual.best.prediction.seconds < 2.1
     assert not any("share of their peaks" in text for text in usual.assumptions), "kernels were probed"
     assert any("busy" in text for text in busy.assumptions)
-    width = {name: one.best.high_s - one.best.low_s for name, one in (("usual", usual), ("busy", busy))}
+    width = {name: entry.best.high_s - entry.best.low_s for name, entry in (("usual", usual), ("busy", busy))}
     assert width["busy"] > 1.5 * width["usual"]
     for name, said in (("none.yaml", "There is no file"), ("empty.yaml", "holds no profile")):
         (tmp_path / "empty.yaml").write_text("gpus: []\n")
@@ -116,7 +118,8 @@ def test_advice_takes_the_file(tmp_path):
 
 
 def test_a_kernel_is_called_both_ways():
-    mask, device = build_mask("causal", seqlen=128), torch.device("cpu")
+    mask = build_mask("causal", seqlen=128)
+    device = torch.device("cpu")
     calls = dict(
         _calls(
             Registry("kernel").load("sdpa"),

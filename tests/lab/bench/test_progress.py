@@ -1,4 +1,4 @@
-"""What is shown while measuring, in a terminal and elsewhere."""
+"""Progress of a run, in a terminal and elsewhere."""
 
 import io
 from pathlib import Path

@@ -18,7 +18,9 @@ from longca.lab.studies.record import Samples
 from longca.lab.studies.samples import drift, median_interval
 from tests.helpers.bench.cells import small_cell
 
-FULL_MHZ, LIMIT, FALL_MHZ = 1980.0, 0.6, 700.0
+FULL_MHZ = 1980.0
+LIMIT = 0.6
+FALL_MHZ = 700.0
 CONTROLLER_S = 0.5  # time constant of its power reading
 
 
@@ -26,18 +28,19 @@ class Gpu:
     """A GPU in simulated time: a call is a number of cycles. Above 60 % load over the last half second its
     clock falls."""
 
-    name, has_controller, enqueue_ms = "cuda_event", True, 0.1
+    name = "cuda_event"
+    has_controller = True
+    enqueue_ms = 0.1
 
     def __init__(
         self, call_ms: float = 138.0, noise: float = 0.002, fall_mhz: float = FALL_MHZ, seed: int = 0
     ) -> None:
-        self.now_s, self._load = 100.0, 0.0
-        self._cycles, self._noise, self._fall_mhz, self._chance = (
-            call_ms * FULL_MHZ,
-            noise,
-            fall_mhz,
-            random.Random(seed),
-        )
+        self.now_s = 100.0
+        self._load = 0.0
+        self._cycles = call_ms * FULL_MHZ
+        self._noise = noise
+        self._fall_mhz = fall_mhz
+        self._chance = random.Random(seed)
 
     @property
     def clock_mhz(self) -> float:
@@ -68,7 +71,8 @@ class Gpu:
 
 
 def test_calls_that_rest_are_steady_where_those_that_do_not_slow_down() -> None:
-    old, new = Gpu().measured(Measure.fixed(warmup=2, repeats=5)), Gpu().measured(Measure(warmup=2))
+    old = Gpu().measured(Measure.fixed(warmup=2, repeats=5))
+    new = Gpu().measured(Measure(warmup=2))
     first, *_, last = old.time_ms[0]
     assert last > 1.03 * first, "the example of issue 44"
     assert new.steady and new.duty == 0.5 and new.stopped == "precision"
@@ -119,7 +123,7 @@ def test_a_device_that_is_steady_at_once_is_warm_in_half_a_second() -> None:
 
 
 def test_long_calls_need_few() -> None:
-    """Of 0.8 s, the first one slower by 6 %, as an H100 had them."""
+    """Calls of 0.8 s, the first one slower by 6 %, as an H100 had them."""
     steadiness = Steadiness(0.0, has_controller=True)
     answers = []
     for number, time_ms in enumerate((829, 780, 784), 1):
@@ -166,7 +170,8 @@ NOISE = {
 
 @pytest.mark.parametrize("noise", NOISE)
 def test_the_interval_holds_the_median_though_samples_end_by_it(noise: str) -> None:
-    chance, measure = random.Random(4), Measure(repeats=20, max_repeats=200)
+    chance = random.Random(4)
+    measure = Measure(repeats=20, max_repeats=200)
     true = median(NOISE[noise](chance) for _ in range(50_001))
     num_right = 0
     for _ in range(1000):
@@ -186,7 +191,8 @@ def test_what_ends_samples() -> None:
     ) -> str | None:
         return ended(times, measure, is_late=late, is_overdue=overdue)
 
-    steady, noisy = [1.0] * 40, [1.0, 1.1] * 20
+    steady = [1.0] * 40
+    noisy = [1.0, 1.1] * 20
     assert [end(steady[:count]) for count in (1, 9, 10)] == [None, None, "precision"]
     assert [end(noisy[:count]) for count in (10, 39, 40)] == [None, None, "repeats"]
     assert end(noisy[:9], late=True) is None and end(noisy[:11], late=True) == "time", (

@@ -27,7 +27,8 @@ class Gathering:
     """A runner that waits for one other task."""
 
     def __init__(self, results: Path) -> None:
-        self.results, self.stop = results, threading.Event()
+        self.results = results
+        self.stop = threading.Event()
         self._pool = ThreadPoolExecutor(1)
         self.job: Future[Job] = self._pool.submit(Job, Task(0, 2, 0, "here", NAME), results, self.stop.is_set)
         path = results / FOLDER / f"{NAME}.json"
@@ -63,9 +64,9 @@ def closing_all(connections: list[socket.socket]) -> Iterator[None]:
 
 @pytest.fixture
 def gathering(tmp_path) -> Iterator[Gathering]:
-    found = Gathering(tmp_path)
-    yield found
-    found.close()
+    actual = Gathering(tmp_path)
+    yield actual
+    actual.close()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,11 @@ class World:
     """A device whose clock slows down with each call, and calls with noise on top."""
 
     def __init__(self, noise: float = 0.01, drift: float = 0.0, seed: int = 0) -> None:
-        self.noise, self.drift, self.random = noise, drift, random.Random(seed)
-        self.seconds, self.num_calls = 0.0, 0
+        self.noise = noise
+        self.drift = drift
+        self.random = random.Random(seed)
+        self.seconds = 0.0
+        self.num_calls = 0
         self.order: list[str] = []
 
     def call_ms(self, ms: float) -> float:
@@ -46,17 +49,17 @@ class Call:
 
 
 class Watch:
-    name, enqueue_ms, has_controller = "monotonic", None, False
+    name = "monotonic"
+    enqueue_ms = None
+    has_controller = False
 
     def __init__(self, world: World, player: str, ms: float, fails_at: int | None, error: Exception) -> None:
-        self.world, self.player, self.ms, self.fails_at, self.error, self.count = (
-            world,
-            player,
-            ms,
-            fails_at,
-            error,
-            0,
-        )
+        self.world = world
+        self.player = player
+        self.ms = ms
+        self.fails_at = fails_at
+        self.error = error
+        self.count = 0
 
     def warm(self, call) -> None:
         self.time_ms(call)
@@ -179,6 +182,8 @@ def test_an_error_that_ends_all_is_raised():
 
 
 def test_the_order_is_decided_against_each_rival():
-    rules, first = PlayoffRules(), [10.0, 10.01, 9.99] * 10
-    near, noisy = [10.0, 10.02, 10.0] * 10, [9.0, 11.0, 10.0] * 10
+    rules = PlayoffRules()
+    first = [10.0, 10.01, 9.99] * 10
+    near = [10.0, 10.02, 10.0] * 10
+    noisy = [9.0, 11.0, 10.0] * 10
     assert is_decided([first, near], rules) and not is_decided([first, near, noisy], rules)

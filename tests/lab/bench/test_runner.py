@@ -208,7 +208,7 @@ def test_the_order_is_random_follows_from_the_seed_and_starts_few_workers():
     assert order == shuffled(reversed(cells), 1, "cuda") != shuffled(cells, 2, "cuda")
     assert sorted(order, key=lambda cell: cell.cell_id) == sorted(cells, key=lambda cell: cell.cell_id)
     changes = sum(
-        worker_key(one, "cuda") != worker_key(two, "cuda") for one, two in itertools.pairwise(order)
+        worker_key(first, "cuda") != worker_key(two, "cuda") for first, two in itertools.pairwise(order)
     )
     assert 4 <= changes < 3 * -(-100 // BATCH) + 2
     lengths = [cell.seqlen for cell in order if cell.kernel == "a"]
@@ -222,7 +222,7 @@ def test_cells_of_one_mask_follow_each_other():
         for direction in ("fwd", "bwd")
     ]
     order = shuffled(cells, 0, "cuda")
-    assert all(one.seqlen == other.seqlen for one, other in zip(order[::2], order[1::2], strict=True))
+    assert all(first.seqlen == other.seqlen for first, other in zip(order[::2], order[1::2], strict=True))
 
 
 def test_on_a_cpu_all_kernels_of_one_mask_follow_each_other_in_one_process():

@@ -213,7 +213,8 @@ def test_no_gpu_is_no_error() -> None:
 @pytest.mark.parametrize("enqueue_ms", [0.0, 0.1, 2.5, 9.0])
 def test_a_call_is_enqueued_while_flushes_run(enqueue_ms: float) -> None:
     """With half as long again, for a host that is slower the next time."""
-    flush_ms, flush_enqueue_ms = 0.03, 0.006
+    flush_ms = 0.03
+    flush_enqueue_ms = 0.006
     number = flushes(enqueue_ms, flush_ms, flush_enqueue_ms)
     assert (
         number * (flush_ms - flush_enqueue_ms)
@@ -223,7 +224,7 @@ def test_a_call_is_enqueued_while_flushes_run(enqueue_ms: float) -> None:
 
 
 def test_flushes_have_an_end() -> None:
-    """Whether a call waits for the GPU, or a flush is enqueued no sooner than done."""
+    """Flushes end whether a call waits for the GPU, or a flush is enqueued no sooner than done."""
     assert flushes(1e9, 0.03, 0.006) * 0.024 < MAX_LEAD_MS + 0.03
     assert flushes(1.0, 0.03, 0.05) == flushes(1.0, 0.03, 0.03) > flushes(1.0, 0.03, 0.006)
 

@@ -45,7 +45,8 @@ def wait_until_gone(pid: int, seconds: float = 60.0) -> None:
 
 @pytest.fixture
 def ends() -> tuple[Channel, Channel]:
-    (there, here), (back, forth) = os.pipe(), os.pipe()
+    there, here = os.pipe()
+    back, forth = os.pipe()
     return Channel(there, forth), Channel(back, here)
 
 

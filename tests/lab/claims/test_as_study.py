@@ -1,4 +1,4 @@
-"""What counts as the study's own, and the verdicts that follow."""
+"""Records that count as the study's own, and the verdicts that follow."""
 
 import re
 
@@ -28,9 +28,9 @@ def own(*groups, **asked):
 
 @pytest.mark.parametrize("number", CASES)
 def test_records_flip_a_claim_as_the_study_has_it(number):
-    found = [CLAIMS[number].judge_as_study(table(rows)) for _, rows in CASES[number]]
-    assert [verdict.status for verdict in found] == [status for status, _ in CASES[number]]
-    for verdict in found:
+    actual = [CLAIMS[number].judge_as_study(table(rows)) for _, rows in CASES[number]]
+    assert [verdict.status for verdict in actual] == [status for status, _ in CASES[number]]
+    for verdict in actual:
         assert verdict.missing or verdict.status != "open"
         assert all(
             "longca run as-study" in text or "adapter" in text or "that kernel" in text
@@ -112,12 +112,12 @@ def test_a_sliding_window_runs_both_sides_and_counts_one():
         "density": 0.2344818115234375,
         **H100,
     }
-    one = both | {"mask_params": f"window=1024, {DRAWN}", "density": 0.117}
-    ((kernel, rate),) = own(grid(600, kernel="fa2", **both), grid(500, kernel="fa2", **one))
+    first = both | {"mask_params": f"window=1024, {DRAWN}", "density": 0.117}
+    ((kernel, rate),) = own(grid(600, kernel="fa2", **both), grid(500, kernel="fa2", **first))
     assert kernel == "fa2" and rate == pytest.approx(300, rel=0.01)
     (point,) = points(of_study(table(grid(600, kernel="fa2", **both))))
     assert point.rate == pytest.approx(rate) and point.ranked.measurements[0].low < rate
-    assert own(grid(9, kernel="as_released_naive", **both), grid(8, kernel="as_released_naive", **one)) == [
+    assert own(grid(9, kernel="as_released_naive", **both), grid(8, kernel="as_released_naive", **first)) == [
         ("naive", 8)
     ]
     short = both | {"seqlen": 1024, "density": 1.0}

@@ -66,10 +66,10 @@ def test_a_claim_is_complete_and_open_without_records(claim):
 
 @pytest.mark.parametrize("number", CASES)
 def test_records_flip_a_claim(number):
-    found = [CLAIMS[number].judge(table(rows)) for _, rows in CASES[number]]
-    assert [verdict.status for verdict in found] == [status for status, _ in CASES[number]]
-    assert len({verdict.status for verdict in found}) > 1
-    for verdict in found:
+    actual = [CLAIMS[number].judge(table(rows)) for _, rows in CASES[number]]
+    assert [verdict.status for verdict in actual] == [status for status, _ in CASES[number]]
+    assert len({verdict.status for verdict in actual}) > 1
+    for verdict in actual:
         assert (
             bool(verdict.exceptions) == (verdict.status in ("contradicted", "holds with exceptions"))
             or verdict.status == "open"
@@ -81,27 +81,25 @@ def test_every_claim_has_records_that_flip_it():
 
 
 def test_the_records_of_the_project_are_judged(committed):
-    records, verdicts = (
-        committed[0],
-        {number: judgement.repaired for number, judgement in committed[1].items()},
-    )
+    records = committed[0]
+    verdicts = {number: judgement.repaired for number, judgement in committed[1].items()}
     for number, verdict in verdicts.items():
-        for one in (verdict, *verdict.elsewhere):
-            known = set(records.cell_id[records.device.map(short_device) == one.gpu])
-            assert one.status in STATUSES and one.finding.startswith(f"On {one.gpu}: ")
-            assert re.search(r"\d", one.finding) and "nan" not in one.finding and "–×" not in one.finding, (
-                number
-            )
-            assert not re.search(r"\b1 [a-z]+s\b|points needs", one.finding), number
-            assert len(one.finding) <= 260 and one.cell_ids and set(one.cell_ids) <= known
-            assert ("H200" in one.note) == (one.gpu == "H200") and len(set(one.exceptions)) == len(
-                one.exceptions
+        for entry in (verdict, *verdict.elsewhere):
+            known = set(records.cell_id[records.device.map(short_device) == entry.gpu])
+            assert entry.status in STATUSES and entry.finding.startswith(f"On {entry.gpu}: ")
+            assert (
+                re.search(r"\d", entry.finding) and "nan" not in entry.finding and "–×" not in entry.finding
+            ), number
+            assert not re.search(r"\b1 [a-z]+s\b|points needs", entry.finding), number
+            assert len(entry.finding) <= 260 and entry.cell_ids and set(entry.cell_ids) <= known
+            assert ("H200" in entry.note) == (entry.gpu == "H200") and len(set(entry.exceptions)) == len(
+                entry.exceptions
             )
             assert all(
-                re.search(rf"\b{one.gpu}\b", text) and not ("H100" in text and "H200" in text)
-                for text in one.exceptions
+                re.search(rf"\b{entry.gpu}\b", text) and not ("H100" in text and "H200" in text)
+                for text in entry.exceptions
             )
-        assert len({one.gpu for one in (verdict, *verdict.elsewhere)}) == 1 + len(verdict.elsewhere)
+        assert len({entry.gpu for entry in (verdict, *verdict.elsewhere)}) == 1 + len(verdict.elsewhere)
     assert sum(verdict.status == "open" for verdict in verdicts.values()) < len(verdicts) / 2
 
 
@@ -122,7 +120,7 @@ def test_claims_of_several_nodes_say_what_they_judged(committed):
     for number, judgement in committed[1].items():
         verdict = judgement.repaired
         if CLAIMS[number].gpus == "several nodes":
-            parts = {one.gpu: one.part for one in (verdict, *verdict.elsewhere)}
+            parts = {entry.gpu: entry.part for entry in (verdict, *verdict.elsewhere)}
             assert "4 ranks of one host" in parts["H200"] and "2 ranks of one host" in parts.get(
                 "H100", "2 ranks of one host"
             )
@@ -135,7 +133,8 @@ def test_each_gpu_is_judged_by_itself():
     """No point of one GPU is beside one of another, and the study's decides where it can."""
     h100, h200 = ({"device": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"))
     blocks = {"kernel": "flashinfer", "mask": "block_sparse_uniform", "seqlen": 32768, "heads": "64:64"}
-    large, small = ("block=128, density=0.5", "block=64, density=0.5")
+    large = "block=128, density=0.5"
+    small = "block=64, density=0.5"
     both = table(
         *(
             grid(rate, **blocks, **gpu, mask_params=params)
@@ -364,7 +363,7 @@ def test_of_several_studies_one_counts():
 def test_rates_with_rests_and_without_make_no_pair():
     """Two kernels were measured anew under 64:8 heads, one of them under 64:64."""
     heads = ["64:8", "64:64"]
-    found = points(
+    observed = points(
         table(
             grid(600, kernel="fa3", method="fa3", heads=heads, duty=0.5),
             grid(500, kernel="fa2", method="fa2", heads="64:8", duty=0.5),
@@ -373,10 +372,10 @@ def test_rates_with_rests_and_without_make_no_pair():
         ),
         kernel=("fa3", "fa2", "sdpa"),
     )
-    by_name = {(point.kernel, point.heads): point for point in found}
+    by_name = {(point.kernel, point.heads): point for point in observed}
     left_out = {name for name, point in by_name.items() if point.ranked is None}
-    assert left_out == {("sdpa", "64:8"), ("fa3", "64:64")} and all(point.ok for point in found)
-    assert [(pair.second.kernel, pair.ratio) for _, pair in rivals(found, "fa3")] == [
+    assert left_out == {("sdpa", "64:8"), ("fa3", "64:64")} and all(point.ok for point in observed)
+    assert [(pair.second.kernel, pair.ratio) for _, pair in rivals(observed, "fa3")] == [
         ("fa2", pytest.approx(1.2))
     ]
     fa2 = [by_name["fa2", name] for name in heads]
@@ -431,9 +430,9 @@ def test_the_best_rival_is_the_fastest():
 
 def test_missing_points_are_told_together():
     records = table(grid(500, kernel="fa3", seqlen=[8192, 16384]), grid(None, kernel="fa2", status="oom"))
-    told = missing(points(records, ok=False), "one GPU", kernel=("fa3", "fa2"), seqlen=(8192, 16384, 32768))
-    assert told.judged == "3 of 6 points asked for"
-    assert sorted(told.texts) == ["fa2; 16K (needs one GPU)", "fa3, fa2; 32K (needs one GPU)"]
+    gaps = missing(points(records, ok=False), "one GPU", kernel=("fa3", "fa2"), seqlen=(8192, 16384, 32768))
+    assert gaps.judged == "3 of 6 points asked for"
+    assert sorted(gaps.texts) == ["fa2; 16K (needs one GPU)", "fa3, fa2; 32K (needs one GPU)"]
 
 
 def test_the_note_says_what_another_gpu_means():

@@ -56,16 +56,16 @@ def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):
     )
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert [int(claim[:2]) for claim in claims] == list(range(1, 24))
-    for claim, told in zip(all_claims(), claims, strict=True):
-        told = " ".join(told.split())
-        assert claim.sentence in told and f"Source: {claim.source} (a text about the paper)." in told
-        assert "As the study has it: " in told and "With repaired code and today's kernels: " in told
+    for claim, shown in zip(all_claims(), claims, strict=True):
+        shown = " ".join(shown.split())
+        assert claim.sentence in shown and f"Source: {claim.source} (a text about the paper)." in shown
+        assert "As the study has it: " in shown and "With repaired code and today's kernels: " in shown
 
 
 def test_one_claim_is_shown_whole(longca, records):
-    told = longca("claims", 2, records).stdout
-    assert told == longca("claims", "--number", 2, records).stdout
-    first, study, repaired = told.split("\n\n")
+    shown = longca("claims", 2, records).stdout
+    assert shown == longca("claims", "--number", 2, records).stdout
+    first, study, repaired = shown.split("\n\n")
     assert first.startswith("2. On FULL") and STUDY in first
     assert study.startswith("As the study has it:\nVerdict        open (nothing that decides it was measured")
     parts = (
@@ -75,16 +75,20 @@ def test_one_claim_is_shown_whole(longca, records):
         "flashmask; 64:8",
         "Evidence       4 cells",
     )
-    assert all(part in repaired for part in parts), told
-    assert "and 1 more" not in told and all(len(line) <= 80 for line in told.splitlines())
+    assert all(part in repaired for part in parts), shown
+    assert "and 1 more" not in shown and all(len(line) <= 80 for line in shown.splitlines())
 
 
 def test_json_has_everything(longca, records):
-    found = json.loads(longca("claims", records, "--json").stdout)
-    assert found["summary"].startswith("23 claims") and len(found["claims"]) == 23 and found["study"] == STUDY
-    second = found["claims"][1]
+    content = json.loads(longca("claims", records, "--json").stdout)
+    assert (
+        content["summary"].startswith("23 claims")
+        and len(content["claims"]) == 23
+        and content["study"] == STUDY
+    )
+    second = content["claims"][1]
     assert second["as_study"]["status"] == "open" and second["repaired"]["status"] == "holds"
-    assert set(second["repaired"]["cell_ids"]) == {one.cell_id for one in _records()}
+    assert set(second["repaired"]["cell_ids"]) == {record.cell_id for record in _records()}
     assert {"sentence", "source", "trust", "gpus", "overturned_by"} <= second.keys()
     for verdict in (second["as_study"], second["repaired"]):
         assert {
@@ -126,7 +130,8 @@ def test_the_records_of_the_project_are_the_default():
 
 
 def test_made_up_rows_have_the_types_of_real_records():
-    real, made = derived(_records()), table(grid(500))
+    real = derived(_records())
+    made = table(grid(500))
     assert list(made.columns) == [column.name for column in COLUMNS] and (made.dtypes == real.dtypes).all()
 
 

@@ -50,8 +50,8 @@ def test_committed_records_give_two_verdicts(judgements, number, as_study, repai
     judgement = judgements[number]
     assert (judgement.as_study.status, judgement.repaired.status) == (as_study, repaired)
     for verdict in (judgement.as_study, judgement.repaired, *judgement.repaired.elsewhere):
-        told = (verdict.finding, verdict.note, *(part.finding for part in verdict.parts))
-        assert len(verdict.finding) <= 260 and not any("nan" in text or "–×" in text for text in told)
+        shown = (verdict.finding, verdict.note, *(part.finding for part in verdict.parts))
+        assert len(verdict.finding) <= 260 and not any("nan" in text or "–×" in text for text in shown)
     assert judgement.as_study.missing or as_study.startswith("holds")
     if CLAIMS[number].gpus == "one GPU":
         assert all("H200" not in text for text in judgement.as_study.exceptions)

@@ -26,8 +26,12 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in, wit
     assert bundle == tmp_path / "results" / "tiny.tar.gz"
     if told_in == "json":
         before = bundle.read_bytes()
-        told = json.loads(longca("archive", tiny, "--json").stdout)
-        assert bundle.read_bytes() == before and told["num_records"] == 1 and told["num_bytes"] == len(before)
+        content = json.loads(longca("archive", tiny, "--json").stdout)
+        assert (
+            bundle.read_bytes() == before
+            and content["num_records"] == 1
+            and content["num_bytes"] == len(before)
+        )
     sums = [line for line in done.stdout.splitlines() if " sha256:" in line]
     assert f"bundle sha256:{sha256(bundle.read_bytes())}" in sums
     done = longca("verify", bundle)

@@ -123,16 +123,16 @@ def test_tensors_come_in_the_layout_that_the_file_names(tmp_path, layout):
     ],
 )
 def test_errors_name_the_line_or_what_is_expected(tmp_path, changes, said):
-    found = outcome(write(tmp_path, f"bad_{abs(hash(said))}", **changes))
-    assert found.status == "error" and said in found.message + found.log
+    actual = outcome(write(tmp_path, f"bad_{abs(hash(said))}", **changes))
+    assert actual.status == "error" and said in actual.message + actual.log
 
 
 @pytest.mark.parametrize("change", ["k.zero_()", "k.data.zero_()", "k.numpy()[:] = 0"])
 def test_a_kernel_that_changes_its_inputs_is_wrong_however_it_does_it(tmp_path, change):
-    found = outcome(write(tmp_path, f"changes_{abs(hash(change))}", first=change))
+    actual = outcome(write(tmp_path, f"changes_{abs(hash(change))}", first=change))
     assert (
-        found.status == "incorrect"
-        and "it changes its input k, which the next call would see" in found.reason
+        actual.status == "incorrect"
+        and "it changes its input k, which the next call would see" in actual.reason
     )
 
 
@@ -373,21 +373,23 @@ SMALL = ("-s", "64", "--heads", "4:2", "--head-dim", "8", "--repeats", "3")
 
 def test_json_has_numbers(here, longca, tmp_path):
     done = longca("bench", write(tmp_path, "doubled", result="2 * scores.softmax(-1) @ v"), *SMALL, "--json")
-    (found,) = json.loads(done.stdout)["results"]
+    (content,) = json.loads(done.stdout)["results"]
     assert (
-        done.returncode == 1 and not found["is_right"] and found["record"]["outcome"]["status"] == "incorrect"
+        done.returncode == 1
+        and not content["is_right"]
+        and content["record"]["outcome"]["status"] == "incorrect"
     )
     assert (
-        np.isclose(found["wrong_rows"][0]["error"], 1.0)
-        and found["wrong_rows"][0]["row"] == 0
-        and found["rivals"] == []
+        np.isclose(content["wrong_rows"][0]["error"], 1.0)
+        and content["wrong_rows"][0]["row"] == 0
+        and content["rivals"] == []
     )
 
 
 def test_rivals_stand_beside_it_the_fastest_first(here, longca, tmp_path):
     path = write(tmp_path, "right")
     done = longca("bench", path, *SMALL, "--rivals", "sdpa,naive,band", COLUMNS="80")
-    told = json.loads(longca("bench", path, *SMALL, "--rivals", "sdpa,naive,band", "--json").stdout)
+    content = json.loads(longca("bench", path, *SMALL, "--rivals", "sdpa,naive,band", "--json").stdout)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("right is right, ") and "× sdpa" in lines[0] and max(map(len, lines)) <= 80
@@ -403,9 +405,9 @@ def test_rivals_stand_beside_it_the_fastest_first(here, longca, tmp_path):
         "band: unavailable, runs on NVIDIA GPUs only" in done.stdout
         and "measuring processes" not in done.stdout
     )
-    (result,) = told["results"]
+    (result,) = content["results"]
     assert result["finding"].startswith("right is right, ")
-    assert [one["cell"]["kernel"] for one in result["rivals"]] == ["sdpa", "naive", "band"]
+    assert [entry["cell"]["kernel"] for entry in result["rivals"]] == ["sdpa", "naive", "band"]
 
 
 def test_rivals_are_those_that_can_run_here():

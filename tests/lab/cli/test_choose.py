@@ -16,7 +16,8 @@ from longca.predict.ways import EARLIER_RECORDS
 from tests.helpers.records import record
 from tests.helpers.support import ROOT
 
-H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+H100 = "NVIDIA H100 80GB HBM3"
+H200 = "NVIDIA H200"
 RATES = {"fa3": 660.0, "cudnn": 600.0, "flex": 430.0, "sdpa": 320.0, "naive": 60.0}
 
 
@@ -40,7 +41,7 @@ def question(mask="causal", seqlen=32768, direction="fwd", **fields):
 @pytest.fixture(scope="module")
 def records():
     """Five kernels at three lengths; naive runs out of memory at the longest."""
-    found = []
+    collected = []
     for mask, params in (("causal", {}), ("sliding_window", {"window": 256})):
         for (kernel, tflops), seqlen, direction in product(
             RATES.items(), (8192, 16384, 32768), ("fwd", "bwd")
@@ -62,8 +63,8 @@ def records():
                 if kernel == "naive" and seqlen == 32768
                 else None
             )
-            found.append(record(cell, lost, tflops=tflops, gpu=H200))
-    return found
+            collected.append(record(cell, lost, tflops=tflops, gpu=H200))
+    return collected
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +130,11 @@ def test_the_nearest_settings_are_told_by_what_differs(table):
 
 def test_columns_alone_give_what_whole_records_give(records, table, tmp_path):
     export(records, tmp_path)
-    found, problems = load_columns(
+    actual, problems = load_columns(
         [tmp_path, tmp_path / "records.parquet", tmp_path / "records.json"], COLUMNS
     )
-    assert problems == [] and len(found) == len(records), "the same record counts once"
-    assert rankings(found, question()) == rankings(table, question())
+    assert problems == [] and len(actual) == len(records), "the same record counts once"
+    assert rankings(actual, question()) == rankings(table, question())
     (tmp_path / "records.parquet").write_bytes(b"PAR1")
     lost, problems = load_columns([tmp_path / "records.parquet"], COLUMNS)
     assert len(lost) == 0 and "damaged" in str(problems[0])
@@ -161,17 +162,17 @@ def test_records_of_earlier_kernels_are_named(table):
 def test_the_records_that_come_with_the_project(longca):
     """Read from any folder, without torch, and by the same numbers as in JSON."""
     done = longca("choose", "causal", "-d", "bwd", COLUMNS="80")
-    told, other = json.loads(longca("choose", "causal", "-d", "bwd", "--json").stdout)["rankings"]
+    content, other = json.loads(longca("choose", "causal", "-d", "bwd", "--json").stdout)["rankings"]
     assert done.returncode == 0, done.stderr
-    first = told["methods"][0]
-    assert told["devices"] == [H100] and other["devices"] == [H200]
+    first = content["methods"][0]
+    assert content["devices"] == [H100] and other["devices"] == [H200]
     assert done.stdout.startswith(f"{H100}: ") and f"\n{H200}: " in done.stdout
     assert first["method"] in " ".join(done.stdout.split())[:80] and isinstance(first["time_ms"], float)
     assert json.loads(longca("choose", "causal", "-d", "bwd", "--json", "--gpu", "h200").stdout)[
         "rankings"
     ] == [other]
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert f"n = {told['num_cells']} cells" in done.stdout
+    assert f"n = {content['num_cells']} cells" in done.stdout
     after = (
         " ".join(longca("choose", "causal", COLUMNS="80").stdout.split())
         .partition("; then ")[2]
@@ -184,7 +185,7 @@ def test_the_records_that_come_with_the_project(longca):
     assert "records of h100-dense; h100-cp measured some of them, too, and stands aside" in " ".join(
         done.stdout.split()
     )
-    assert told["studies"] == ["h100-dense"] and "h100-cp" in told["studies_aside"], (
+    assert content["studies"] == ["h100-dense"] and "h100-cp" in content["studies_aside"], (
         "no other study is put into the answer"
     )
     both = longca(

@@ -40,13 +40,13 @@ def test_help_names_every_command(longca):
 
 
 def test_list_shows_all_kinds_and_is_json(longca):
-    found = json.loads(longca("list", "--json").stdout)
-    assert set(found) == {"masks", "kernels", "strategies", "corpora", "figures", "paper_figures", "claims"}
-    assert [mask["no."] for mask in found["masks"]][:14] == list(range(1, 15))
+    content = json.loads(longca("list", "--json").stdout)
+    assert set(content) == {"masks", "kernels", "strategies", "corpora", "figures", "paper_figures", "claims"}
+    assert [mask["no."] for mask in content["masks"]][:14] == list(range(1, 15))
     assert {"naive", "sdpa", "flex", "control", "matmul", "device_copy"} <= {
-        kernel["name"] for kernel in found["kernels"]
+        kernel["name"] for kernel in content["kernels"]
     }
-    parameters = {strategy["name"]: strategy["parameters"] for strategy in found["strategies"]}
+    parameters = {strategy["name"]: strategy["parameters"] for strategy in content["strategies"]}
     assert (parameters["ulysses"], parameters["usp"], parameters["loongtrain"]) == (
         "",
         "heads",
@@ -95,7 +95,8 @@ def test_status_run_export_report(longca, tiny, tmp_path):
     """On from some records and a truncated file: its cell and those without a record are measured, of the
     kernel that is asked for."""
     folder = tmp_path / "results" / "tiny"
-    store, study = CellStore(folder), load_study(str(tiny))
+    store = CellStore(folder)
+    study = load_study(str(tiny))
     cells = study.cells()
     cut, kept, *_ = (cell for cell in cells if cell.kernel == "naive" and cell.kind == "kernel")
     store.write(record(cut, study="tiny"))
@@ -131,8 +132,8 @@ def test_status_run_export_report(longca, tiny, tmp_path):
         page.stdout.splitlines()[-1] == str(folder / "report.html")
         and (folder / "report.html").stat().st_size > 10_000
     )
-    told = longca("explain", tiny, "-k", "naive", "-m", cut.mask, "-d", cut.direction, "-c", "!*")
-    assert "last result  ok: " in told.stdout, told.stdout + told.stderr
+    shown = longca("explain", tiny, "-k", "naive", "-m", cut.mask, "-d", cut.direction, "-c", "!*")
+    assert "last result  ok: " in shown.stdout, shown.stdout + shown.stderr
 
 
 def test_tables_keep_their_titles_whole_and_their_brackets(capsys):

@@ -70,12 +70,12 @@ def test_without_failures_it_ends_well(end):
 
 def test_json_is_one_object_with_every_cell(end):
     done = end(quick_study(), "--json")
-    told = json.loads(done.stdout)
-    assert done.returncode == 1 and len(told["cells"]) == told["num_measured"] == len(quick_study())
-    assert told["counts"]["incorrect"] == 1 and told["left_out"] == []
+    content = json.loads(done.stdout)
+    assert done.returncode == 1 and len(content["cells"]) == content["num_measured"] == len(quick_study())
+    assert content["counts"]["incorrect"] == 1 and content["left_out"] == []
     timed = [
         cell
-        for cell in told["cells"]
+        for cell in content["cells"]
         if cell["status"] == "ok" and cell["kernel"] in ("naive", "sdpa", "flex")
     ]
     assert all(0 < cell["share_of_best"] <= 1 and cell["time_ms"] > 0 for cell in timed)

@@ -37,8 +37,8 @@ def names(folder: Path) -> set[str]:
 
 
 def test_clean_says_what_and_asks_and_leaves_records(longca, tiny, folder, monkeypatch):
-    told = json.loads(longca("clean", tiny, "--json").stdout)
-    assert {Path(path).name for path in told["would_remove"]} == {"logs", "report.html"} and told[
+    content = json.loads(longca("clean", tiny, "--json").stdout)
+    assert {Path(path).name for path in content["would_remove"]} == {"logs", "report.html"} and content[
         "num_bytes"
     ] == 3004
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
@@ -77,20 +77,21 @@ def test_clean_waits_for_no_run(longca, tiny, folder):
 
 
 def test_report_of_a_file_as_json_and_in_a_browser(longca, tiny, folder, tmp_path, monkeypatch):
-    opened, page = [], tmp_path / "json.html"
+    opened = []
+    page = tmp_path / "json.html"
     monkeypatch.setattr(webbrowser, "open", opened.append)
     assert longca("export", tiny).returncode == 0
-    told = json.loads(longca("report", folder / "records.json", "--out", page, "--json", "--open").stdout)
-    assert (told["num_records"], told["problems"], told["page"]) == (1, [], str(page))
+    content = json.loads(longca("report", folder / "records.json", "--out", page, "--json", "--open").stdout)
+    assert (content["num_records"], content["problems"], content["page"]) == (1, [], str(page))
     assert opened == [page.as_uri()] and page.stat().st_size > 10_000
 
 
 def test_settings_name_where_they_come_from(longca, tmp_path):
-    told = json.loads(longca("config", "show", "--json").stdout)
-    assert told["settings"]["device"] == {"value": "cpu", "origin": "LONGCA_DEVICE"}
-    assert told["settings"]["study"]["origin"] == "config/config.yaml" and told["folders"]["results"] == str(
-        tmp_path / "results"
-    )
+    content = json.loads(longca("config", "show", "--json").stdout)
+    assert content["settings"]["device"] == {"value": "cpu", "origin": "LONGCA_DEVICE"}
+    assert content["settings"]["study"]["origin"] == "config/config.yaml" and content["folders"][
+        "results"
+    ] == str(tmp_path / "results")
     assert "LONGCA_DEVICE" in longca("config", "show").stdout
 
 

@@ -15,17 +15,17 @@ WIDTH = 80
 
 def lines(done):
     assert done.returncode == 0, done.stdout + done.stderr
-    found = done.stdout.splitlines()
-    assert max(map(len, found)) <= WIDTH, "it fits the terminal"
-    return found
+    printed = done.stdout.splitlines()
+    assert max(map(len, printed)) <= WIDTH, "it fits the terminal"
+    return printed
 
 
 def test_the_overview_is_short_and_counts_everything(longca):
-    found = lines(longca("list", COLUMNS=str(WIDTH)))
-    assert len(found) <= 60
+    printed = lines(longca("list", COLUMNS=str(WIDTH)))
+    assert len(printed) <= 60
     for kind in KINDS.values():
-        assert f"{len(Registry(kind.name).names())} {kind.plural.replace('_', ' ')}" in " ".join(found)
-    text = " ".join(found)
+        assert f"{len(Registry(kind.name).names())} {kind.plural.replace('_', ' ')}" in " ".join(printed)
+    text = " ".join(printed)
     assert all(
         name in text for kind in ("mask", "kernel", "strategy", "corpus") for name in Registry(kind).names()
     )
@@ -34,9 +34,9 @@ def test_the_overview_is_short_and_counts_everything(longca):
 @pytest.mark.parametrize("kind", [kind.plural for kind in KINDS.values()])
 def test_each_has_one_line(longca, kind):
     names = Registry(next(name for name, known in KINDS.items() if known.plural == kind)).names()
-    head, *found = lines(longca("list", kind, COLUMNS=str(WIDTH)))
-    assert head.startswith(f"{len(names)} {kind.replace('_', ' ')}") and len(found) == len(names)
-    assert {name for line in found for name in line.split()[:2]} >= set(names)
+    head, *printed = lines(longca("list", kind, COLUMNS=str(WIDTH)))
+    assert head.startswith(f"{len(names)} {kind.replace('_', ' ')}") and len(printed) == len(names)
+    assert {name for line in printed for name in line.split()[:2]} >= set(names)
 
 
 def test_a_line_says_what_a_kernel_is_and_why_it_is_not_here(longca):
@@ -52,12 +52,12 @@ def test_a_line_says_what_a_kernel_is_and_why_it_is_not_here(longca):
     assert (
         summary in band and summary[:30] in narrow and narrow.endswith("; not here") and len(narrow) <= WIDTH
     )
-    told = {
+    shown = {
         kernel["name"]: kernel for kernel in json.loads(longca("list", "kernels", "--json").stdout)["kernels"]
     }
     assert "not here: runs on NVIDIA GPUs only" in band
-    assert told["band"]["runs_here"] is False and told["band"]["reason"] == "runs on NVIDIA GPUs only"
-    assert told["naive"]["runs_here"] is True and told["naive"]["reason"] is None
+    assert shown["band"]["runs_here"] is False and shown["band"]["reason"] == "runs on NVIDIA GPUs only"
+    assert shown["naive"]["runs_here"] is True and shown["naive"]["reason"] is None
 
 
 def test_verbose_has_everything(longca):
@@ -66,16 +66,16 @@ def test_verbose_has_everything(longca):
 
 
 def test_the_matrix_is_what_kernels_say(longca):
-    found = lines(longca("list", "matrix", "--device", "cuda", COLUMNS=str(WIDTH)))
-    told = json.loads(longca("list", "matrix", "--device", "cuda", "--json").stdout)
-    runs = {(pair["kernel"], pair["mask"], pair["direction"]): pair["runs"] for pair in told["pairs"]}
+    printed = lines(longca("list", "matrix", "--device", "cuda", COLUMNS=str(WIDTH)))
+    content = json.loads(longca("list", "matrix", "--device", "cuda", "--json").stdout)
+    runs = {(pair["kernel"], pair["mask"], pair["direction"]): pair["runs"] for pair in content["pairs"]}
     masks = sorted(
         {mask for _, mask, _ in runs}, key=lambda name: (Registry("mask").load(name).number or 99, name)
     )
     kernels = {kernel for kernel, *_ in runs}
     rows = {
         line.split()[0]: line
-        for line in found
+        for line in printed
         if line.split() and line.split()[0] in kernels and "·" in line + "·"
     }
     everywhere = [
@@ -84,7 +84,7 @@ def test_the_matrix_is_what_kernels_say(longca):
         if all(runs[name, mask, way] for mask in masks for way in ("fwd", "bwd"))
     ]
     assert (
-        found[0].startswith(f"{len(everywhere)} of {len(kernels)} kernels run all {len(masks)} masks")
+        printed[0].startswith(f"{len(everywhere)} of {len(kernels)} kernels run all {len(masks)} masks")
         and "band" in everywhere
     )
     start = max(map(len, kernels)) + 2
@@ -107,21 +107,21 @@ def test_the_matrix_is_what_kernels_say(longca):
 
 def test_explain_tells_all_cells_that_fit(longca):
     done = longca("explain", "quick", "-k", "flex", "-m", "causal*", "--heads", "4:2", COLUMNS=str(WIDTH))
-    told = json.loads(
+    content = json.loads(
         longca("explain", "quick", "-k", "flex", "-m", "causal*", "--heads", "4:2", "--json").stdout
     )
-    refused = [cell for cell in told if not (cell["supported"] and cell["available"])]
-    assert len(told) > 3 and {cell["cell"]["direction"] for cell in refused} == {"bwd"}
-    assert lines(done)[0] == f"{len(refused)} of {len(told)} cells cannot run here; none is measured yet."
+    refused = [cell for cell in content if not (cell["supported"] and cell["available"])]
+    assert len(content) > 3 and {cell["cell"]["direction"] for cell in refused} == {"bwd"}
+    assert lines(done)[0] == f"{len(refused)} of {len(content)} cells cannot run here; none is measured yet."
     assert all(
-        cell["cell_id"] in done.stdout for cell in told
+        cell["cell_id"] in done.stdout for cell in content
     ) and "no FlexAttention backward on CPU" in " ".join(done.stdout.split())
-    one = next(
+    entry = next(
         cell
-        for cell in told
+        for cell in content
         if cell["title"].startswith("flex causal S=512") and cell["cell"]["direction"] == "fwd"
     )
-    assert one["visible_pairs"] == 512 * 513 // 2 and one["flops"] == 4 * one["visible_pairs"] * 4 * 64
+    assert entry["visible_pairs"] == 512 * 513 // 2 and entry["flops"] == 4 * entry["visible_pairs"] * 4 * 64
     assert (
         longca("explain", "quick", "--heads", "64:8").returncode
         == longca("explain", "quick", "--heads", "8:3").returncode

@@ -107,11 +107,11 @@ def test_a_figure_keeps_its_contract(made):
 )
 def test_a_function_is_right_under_all_kinds_of_masks(longca, tmp_path, direction, fields):
     done = longca("new", "kernel", "fn", "--function", "--to", tmp_path, "--json")
-    told = json.loads(done.stdout)
+    content = json.loads(done.stdout)
     assert (
-        told["file"] == str(tmp_path / "fn.py")
-        and told["plugins"] is None
-        and told["next"][0] == f"longca bench {tmp_path}/fn.py"
+        content["file"] == str(tmp_path / "fn.py")
+        and content["plugins"] is None
+        and content["next"][0] == f"longca bench {tmp_path}/fn.py"
     )
     with _as_plugin(tmp_path / "fn.py") as name:
         assert (

@@ -1,4 +1,4 @@
-"""What a report says on the terminal."""
+"""Output of a report on the terminal."""
 
 import pandas as pd
 

@@ -37,7 +37,7 @@ def _rule_digests() -> dict[str, str]:
     names: dict[str, Callable[..., str]] = {"source_digest": source_digest}
     exec(code[: code.index("\n\n\n")], names)
     asked = {path.stem: re.findall(r"\bcode=(.*),\n", path.read_text()) for path in RULES.glob("*.smk")}
-    return {rule: eval(found[0], names) for rule, found in asked.items() if found}
+    return {rule: eval(actual[0], names) for rule, actual in asked.items() if actual}
 
 
 def _parsed_imports(path: Path) -> set[str]:
@@ -48,15 +48,16 @@ def _parsed_imports(path: Path) -> set[str]:
 
 
 def test_content_and_name_count_and_order_does_not(tmp_path: Path):
-    one, two = tmp_path / "one.py", tmp_path / "two.py"
-    one.write_text("a")
+    first = tmp_path / "one.py"
+    two = tmp_path / "two.py"
+    first.write_text("a")
     two.write_text("b")
-    before = files_digest([one, two])
-    assert before == files_digest([two, one])
-    assert before != files_digest([one])
+    before = files_digest([first, two])
+    assert before == files_digest([two, first])
+    assert before != files_digest([first])
     two.write_text("changed")
-    assert files_digest([one, two]) != before
-    assert files_digest([two.rename(tmp_path / "three.py"), one]) != before
+    assert files_digest([first, two]) != before
+    assert files_digest([two.rename(tmp_path / "three.py"), first]) != before
 
 
 def test_the_folder_of_a_plugin_does_not_count(tmp_path: Path):
@@ -78,8 +79,8 @@ def test_the_pattern_finds_what_the_parser_finds():
         parsed = {
             parent for name in _parsed_imports(path) for parent in source._with_parents(name)
         } & modules.keys()
-        found = modules.keys() & source._text(path).modules
-        assert parsed <= found <= parsed | started, path
+        actual = modules.keys() & source._text(path).modules
+        assert parsed <= actual <= parsed | started, path
 
 
 def test_imports_in_every_form_are_found(copy: Path):
@@ -102,8 +103,8 @@ class Plugin:
 """)
     modules_of_package.cache_clear()
     source._names_of_files.cache_clear()
-    found = {name for name in source._text(file).modules if name in modules_of_package()} - {"longca"}
-    assert found == {
+    actual = {name for name in source._text(file).modules if name in modules_of_package()} - {"longca"}
+    assert actual == {
         "longca.masks",
         "longca.masks.grid",
         "longca.ops",
@@ -120,7 +121,7 @@ class Plugin:
 
 
 def test_packages_on_the_way_are_reached():
-    found = {
+    actual = {
         path.relative_to(PACKAGE_ROOT).as_posix()
         for path in reached([PACKAGE_ROOT / "kernels/backends/naive.py"])
     }
@@ -130,8 +131,8 @@ def test_packages_on_the_way_are_reached():
         "kernels/backends/__init__.py",
         "kernels/contract.py",
         "masks/__init__.py",
-    } <= found
-    assert not any(name.startswith(("lab/report/", "lab/bench/")) for name in found)
+    } <= actual
+    assert not any(name.startswith(("lab/report/", "lab/bench/")) for name in actual)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ def test_conclusion_first_and_80_columns(longca, runs):
 
 def test_json_files_and_pages(longca, runs, tmp_path):
     a, b = (folder / name for folder, name in zip(runs, ("records.parquet", "records.json"), strict=True))
-    html, markdown = tmp_path / "page" / "c.html", tmp_path / "c.md"
+    html = tmp_path / "page" / "c.html"
+    markdown = tmp_path / "c.md"
     done = longca(
         "compare",
         a,
@@ -48,18 +49,19 @@ def test_json_files_and_pages(longca, runs, tmp_path):
         "slower:10%,broke,gone",
     )
     assert done.returncode == 1, done.stderr
-    told = json.loads(done.stdout)
-    assert told["counts"] == {"slower": 1, "broke": 1, "same": 1}
-    assert told["failed_on"] == ["slower:10%: 1 cell", "broke: 1 cell"]
-    [slower] = [pair for pair in told["pairs"] if pair["outcome"] == "slower"]
+    content = json.loads(done.stdout)
+    assert content["counts"] == {"slower": 1, "broke": 1, "same": 1}
+    assert content["failed_on"] == ["slower:10%: 1 cell", "broke: 1 cell"]
+    [slower] = [pair for pair in content["pairs"] if pair["outcome"] == "slower"]
     assert (
         slower["ratio"] == pytest.approx(2 / 3)
         and slower["a"]["time_ms"]["middle"] == 1.0
         and slower["b"]["device"] == H200
     )
-    page, text = html.read_text(), markdown.read_text()
+    page = html.read_text()
+    text = markdown.read_text()
     assert "<script" not in page and "&lt;script&gt;" in page and "http" not in page.partition("<body>")[2]
-    assert told["conclusion"] in page and "prefers-color-scheme: dark" in page
+    assert content["conclusion"] in page and "prefers-color-scheme: dark" in page
     assert (
         "<script" not in text
         and r"\| in \[place\]" in text
@@ -68,15 +70,15 @@ def test_json_files_and_pages(longca, runs, tmp_path):
 
 
 def test_filters_look_at_both_sides(longca, runs):
-    told = json.loads(longca("compare", *runs, "-m", "full", "--json").stdout)
-    assert told["counts"] == {"same": 1}
+    content = json.loads(longca("compare", *runs, "-m", "full", "--json").stdout)
+    assert content["counts"] == {"same": 1}
     assert longca("compare", *runs, "--fail-on", "broke", "-m", "!prefix_lm").returncode == 0
 
 
 def test_several_files_and_published(longca, runs):
     files = f"{runs[0] / 'records.parquet'},{runs[0] / 'records.json'}"
-    told = json.loads(longca("compare", files, runs[0], "--json").stdout)
-    assert told["counts"] == {"same": 3} and told["conclusion"] == "B is the same in all 3 cells."
+    content = json.loads(longca("compare", files, runs[0], "--json").stdout)
+    assert content["counts"] == {"same": 3} and content["conclusion"] == "B is the same in all 3 cells."
     done = longca("compare", runs[0], "published", COLUMNS="80")
     assert done.returncode == 0 and done.stdout.startswith("By share of peak, the published rate is")
     assert "MagiAttention: the page says H100" in done.stdout

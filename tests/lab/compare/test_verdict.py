@@ -50,12 +50,12 @@ def outcome(a: Record, b: Record, **rule: Any) -> tuple[str, str]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_outcomes(a: Record, b: Record, expected: str, why: str):
-    found = outcome(a, b)
-    assert found[0] == expected and why in found[1]
+    actual = outcome(a, b)
+    assert actual[0] == expected and why in actual[1]
 
 
 def test_speeds_differ_by_more_than_repeats_do():
-    """How much that is, the relation of the two says; a tolerance makes more of them the same, and never
+    """The relation of the two sides sets the limit; a tolerance makes more of them the same, and never
     fewer."""
     known = Resolutions.known().of(H100, "model")
     small, large = (timed(1 + factor * math.expm1(known.log_ratio), gpu=H100) for factor in (0.9, 1.3))
@@ -81,7 +81,8 @@ def test_new_and_gone():
 
 def test_gpus_are_compared_by_share_of_peak_unless_rates_are_asked():
     a100 = "NVIDIA A100-SXM4-80GB"  # 312 TFLOP/s of peak to 989
-    slow, fast = timed(2.0, gpu=a100), timed(1.0)
+    slow = timed(2.0, gpu=a100)
+    fast = timed(1.0)
     assert outcome(slow, fast) == ("slower", "")
     assert outcome(slow, fast, by_rate=True) == ("faster", "")
     comparison = compare_records([slow], [fast])
@@ -97,7 +98,8 @@ def test_a_gpu_model_meets_its_own_first():
 
 
 def test_the_last_record_of_a_cell_counts():
-    old, new = timed(5.0, started_at="2026-11-20T10:00:00Z"), timed(1.0, started_at="2026-11-21T10:00:00Z")
+    old = timed(5.0, started_at="2026-11-20T10:00:00Z")
+    new = timed(1.0, started_at="2026-11-21T10:00:00Z")
     assert compare_records([new, old], [timed(1.0)]).counts == {"same": 1}
 
 
@@ -135,11 +137,11 @@ def test_a_set_is_the_same_as_itself_in_any_order_and_mirrors():
         all(change.verdict.ratio == 1 for change in alone.of("same"))
         and "the same in all" in alone.conclusion
     )
-    one = compare_records(a, b)
+    first = compare_records(a, b)
     shuffled = random.Random(1).sample(a, len(a)), random.Random(2).sample(b, len(b))
     other = compare_records(*shuffled)
-    assert one == other and one.as_dict() == other.as_dict()
-    assert {"slower", "same", "ambiguous"} <= one.counts.keys()
+    assert first == other and first.as_dict() == other.as_dict()
+    assert {"slower", "same", "ambiguous"} <= first.counts.keys()
     mirrored = compare_records(b, a)
     swapped = {
         "faster": "slower",
@@ -149,7 +151,7 @@ def test_a_set_is_the_same_as_itself_in_any_order_and_mirrors():
         "new": "gone",
         "gone": "new",
     }
-    assert mirrored.counts == {name: one.counts[swapped.get(name, name)] for name in mirrored.counts}
+    assert mirrored.counts == {name: first.counts[swapped.get(name, name)] for name in mirrored.counts}
 
 
 def test_methods_and_extremes():
@@ -171,7 +173,8 @@ def test_methods_and_extremes():
 
 
 def test_it_is_said_where_one_side_rested_and_the_other_did_not():
-    old, new = timed(1.0), timed(0.95)
+    old = timed(1.0)
+    new = timed(0.95)
     assert new.samples is not None
     rested = new.model_copy(update={"samples": new.samples.model_copy(update={"duty": 0.5})})
     numbers = [
@@ -195,8 +198,8 @@ def test_it_is_said_where_one_side_rested_and_the_other_did_not():
     ]
     mixed = "\n".join(lines(compare_records([old, other[0]], [new, other[1]]), sides))
     assert "1 of 2 pairs by the protocol with rests, on both sides" in mixed
-    told, silent = ("\n".join(lines(compare_records([old], [b]), sides)) for b in (rested, new))
-    assert "in 1 pair, calls of one side alone had rests" in told and "rests" not in silent
+    shown, silent = ("\n".join(lines(compare_records([old], [b]), sides)) for b in (rested, new))
+    assert "in 1 pair, calls of one side alone had rests" in shown and "rests" not in silent
 
 
 def test_controls_tell_of_the_machine_and_are_no_finding():
@@ -246,15 +249,15 @@ def test_conditions_that_cannot_be(text: str, expected: str):
 
 def test_committed_records_against_published_rates():
     """Every pair asks for the same; NVIDIA's own table is near ours, and what has no partner is counted."""
-    records, rates = (
-        committed("h200-dense", mask=("full", "causal", "causal_document", "full_document"), kernel=KERNELS),
-        load_published(),
+    records = committed(
+        "h200-dense", mask=("full", "causal", "causal_document", "full_document"), kernel=KERNELS
     )
+    rates = load_published()
     comparison = compare_published(records, rates)
     assert comparison == compare_published(records[::-1], rates[::-1]) and comparison.num_alone is not None
     paired = {change.pair.cell for change in comparison.changes}
-    told = {entry.cell for entry in records if entry.work is None}
-    assert comparison.num_alone[0] == len(told - paired) and len(paired) > 300
+    shown = {entry.cell for entry in records if entry.work is None}
+    assert comparison.num_alone[0] == len(shown - paired) and len(paired) > 300
     nvidia = [change for change in comparison.changes if change.method == "cudnn_graph · cuDNN 9.19.1"]
     assert len(nvidia) == 20 and {change.verdict.basis for change in nvidia} == {"rate"}
     assert all(0.9 < (change.verdict.ratio or 0) < 1.25 for change in nvidia)
@@ -283,7 +286,7 @@ def test_what_was_not_timed_here_has_no_verdict():
 
 
 def test_each_mesh_of_a_strategy_is_held_against_its_published_rate():
-    rate = next(one for one in load_published() if one.strategy == "usp" and one.world)
+    rate = next(entry for entry in load_published() if entry.strategy == "usp" and entry.world)
     fields = {
         name: getattr(rate, name)
         for name in (

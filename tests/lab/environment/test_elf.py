@@ -35,12 +35,13 @@ def test_the_interpreters_own_id_is_that_of_binutils():
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("there is no readelf here")
-    told = [line.split()[-1] for line in printed.splitlines() if "Build ID" in line]
-    assert build_id(Path(sys.executable)) == (told[0] if told else None)
+    texts = [line.split()[-1] for line in printed.splitlines() if "Build ID" in line]
+    assert build_id(Path(sys.executable)) == (texts[0] if texts else None)
 
 
 def test_a_sample_covers_size_begin_and_end(tmp_path: Path):
-    path, samples = tmp_path / "a.so", set()
+    path = tmp_path / "a.so"
+    samples = set()
     content = bytearray(40 << 20)
     for change in (None, 0, len(content) - 1):
         if change is not None:

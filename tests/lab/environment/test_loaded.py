@@ -25,11 +25,11 @@ def records_of(site: Path) -> dict[str, str | None]:
 
 def test_every_object_and_module_has_its_owner_and_identity(site: Path):
     loaded = loaded_in(site)
-    found = {
+    actual = {
         shared.path: (shared.origin, shared.owner, shared.build_id, shared.hashed)
         for shared in loaded.objects
     }
-    assert found == {
+    assert actual == {
         "torch/lib/libtorch.so": ("distribution", "torch", BUILD_ID.hex(), "record"),
         "flash_attn/cute/plain.so": ("distribution", "flash-attn-4", None, "record"),
         "flash_attn_2_cuda.so": ("module", "flash_attn_2_cuda", "02" * 20, "content"),
@@ -119,7 +119,8 @@ def test_a_folder_inside_of_another_one_belongs_to_the_distribution_around_it(si
     distribution(
         site, "outer", "1.0", {"outer/packages/cute/__init__.py": b"", "outer/packages/cute/ir.so": elf()}
     )
-    inner, outer = PackageFolder(site / "outer/packages"), PackageFolder(site)
+    inner = PackageFolder(site / "outer/packages")
+    outer = PackageFolder(site)
     loaded = LoadedFiles([inner, outer]).look(f"1-2 r-xp 0 0:0 1 {site}/outer/packages/cute/ir.so\n", {})
     assert loaded is not None and not loaded.modules
     assert [(shared.origin, shared.owner, shared.path) for shared in loaded.objects] == [

@@ -131,9 +131,9 @@ def test_what_the_processor_can_show_of_kernels(inside, package: str):
 
 
 def test_nothing_that_compiles_for_gpus_is_left_but_what_torch_triton_and_cute_bring(inside):
-    found = inside(
+    words = inside(
         "find", "/opt", "/usr", "-type", "f", "-executable", "-regex", r".*/\(nvcc\|cicc\|ptxas[^/]*\)"
     ).split()
-    assert found and all(
-        "/torch/bin/" in path or "/triton/" in path or "/nvidia_cutlass_dsl/" in path for path in found
-    ), found
+    assert words and all(
+        "/torch/bin/" in path or "/triton/" in path or "/nvidia_cutlass_dsl/" in path for path in words
+    ), words

@@ -31,8 +31,9 @@ echo "image of $last" > "$target"
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What apptainer is called with, a line each."""
-    log, tool = tmp_path / "calls", tmp_path / "bin" / "apptainer"
+    """The arguments of each call of apptainer, a line each."""
+    log = tmp_path / "calls"
+    tool = tmp_path / "bin" / "apptainer"
     tool.parent.mkdir()
     tool.write_text(APPTAINER.format(log=log))
     tool.chmod(0o755)
@@ -78,7 +79,7 @@ def test_its_bill_of_materials_lies_beside_it(calls, tmp_path):
         calls.with_name("calls.contents").write_text(json.dumps(listed))
         obtain(locate("cpu"), announce=quiet)
         made = json.loads(bill.read_text())
-        assert made["bomFormat"] == "CycloneDX" and [one["purl"] for one in made["components"]] == [
+        assert made["bomFormat"] == "CycloneDX" and [entry["purl"] for entry in made["components"]] == [
             f"pkg:pypi/torch@{version}"
         ]
         for ending in ("", ".sha256"):

@@ -20,16 +20,16 @@ PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+?)(?: ;.*)? \\$")
 
 def locked(text: str) -> dict[str, tuple[str, int]]:
     """Package → (version, number of hashes)."""
-    found: dict[str, tuple[str, int]] = {}
+    packages: dict[str, tuple[str, int]] = {}
     current = ""
     for line in text.splitlines():
         if match := PIN.match(line):
             current = match[1]
-            found[current] = (match[2], 0)
+            packages[current] = (match[2], 0)
         else:
             assert re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}(?: \\)?", line), line
-            found[current] = (found[current][0], found[current][1] + 1)
-    return found
+            packages[current] = (packages[current][0], packages[current][1] + 1)
+    return packages
 
 
 @pytest.fixture(params=names())
@@ -122,7 +122,8 @@ def test_what_compiles_is_taken_out_again(recipe):
 
 
 def test_a_recipe_like_another_has_its_settings():
-    hopper, ampere = load_recipe("hopper-cu130"), load_recipe("ampere-cu130")
+    hopper = load_recipe("hopper-cu130")
+    ampere = load_recipe("ampere-cu130")
     assert (ampere.base, ampere.python, ampere.apt) == (hopper.base, hopper.python, hopper.apt)
     assert ampere.archs == ("80",) and "fa3" not in ampere.kernels and not set(ampere.gpus) & set(hopper.gpus)
 

@@ -39,8 +39,8 @@ def made(
 
 
 def records() -> list[Record]:
-    """Of flex, a call that is slower as released and one that fails; of fa3, one that is as quick; of sdpa,
-    no pair."""
+    """Records of flex: a call that is slower as released and one that fails; of fa3, one that is as quick; of
+    sdpa, no pair."""
     return [
         made("as_released_flex", 100),
         made("flex", 400),
@@ -157,7 +157,7 @@ def test_notes_tell_what_happened_to_some(found: pd.DataFrame) -> None:
 def test_the_page_shows_pairs_and_says_at_each_defect_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = [one for one in exhibits() if one.section == "released"]
+    shown = [exhibit for exhibit in exhibits() if exhibit.section == "released"]
     monkeypatch.setattr("longca.lab.paper.build.exhibits", lambda: shown)
     text = build_paper(records(), [], tmp_path / "paper").read_text(encoding="utf-8")
     assert "could not be made" not in text and 'id="as_released"' in text and 'id="as_released_table"' in text

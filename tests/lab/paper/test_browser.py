@@ -40,9 +40,9 @@ def test_figures_are_alive_and_lead_to_their_records(page: Path) -> None:
     title = re.search(r"<title>(.*?)</title>", document)
     assert title is not None
     name, hash_ = json.loads(unescape(title[1]))
-    off, told, panels, wide, theme = json.loads(name)
+    off, content, panels, wide, theme = json.loads(name)
     assert off > 0 and panels == 1 and wide == 0 and theme == "dark"
-    assert "n = " in told and "of its budget" in told and "FLOP/s" in told and "forward" in told
+    assert "n = " in content and "of its budget" in content and "FLOP/s" in content and "forward" in content
     assert re.fullmatch(r"#cell-[0-9a-f]{16}", hash_)
 
 

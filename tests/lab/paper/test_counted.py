@@ -63,15 +63,15 @@ def test_a_ring_keeps_what_each_rank_sends(data: pd.DataFrame) -> None:
 
 
 def test_the_findings_are_those_of_the_numbers(data: pd.DataFrame) -> None:
-    shown = next(one for one in exhibits() if one.name == "counted")
+    shown = next(exhibit for exhibit in exhibits() if exhibit.name == "counted")
     assert isinstance(shown, PaperTable) and len(shown.cells(data).rows) == len(data)
     title = shown.title(data)
     assert (
         "of windows are counted up to 2.00 times too low" in title
         and "up to 48.0 times as much (ring of 96" in title
     )
-    told = effects(data)
-    assert set(told) == {WINDOWS, GLOBALS, BLOCKS, RING} <= {repair.number for repair in REPAIRS}
-    assert "50 % of the pairs" in told[WINDOWS] and "20 % to 80 %" in told[BLOCKS]
-    assert "on 96, where it is 15.0 GiB" in told[RING]
+    texts = effects(data)
+    assert set(texts) == {WINDOWS, GLOBALS, BLOCKS, RING} <= {repair.number for repair in REPAIRS}
+    assert "50 % of the pairs" in texts[WINDOWS] and "20 % to 80 %" in texts[BLOCKS]
+    assert "on 96, where it is 15.0 GiB" in texts[RING]
     assert "7.00" in effects(data.assign(ratio=data.ratio.where(data.defect != RING, 7.0)))[RING]

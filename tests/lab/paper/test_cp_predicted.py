@@ -21,9 +21,9 @@ def data(exhibit: PaperFigure) -> pd.DataFrame:
 
 
 def test_its_data_are_the_committed_predictions(data: pd.DataFrame):
-    known = [one for one in load() if one.network_factor == 1]
+    known = [entry for entry in load() if entry.network_factor == 1]
     assert len(data) == len(known) == 4 * 6 * 5 * 2
-    assert sorted(data.value.dropna()) == sorted(one.tflops for one in known if one.tflops is not None)
+    assert sorted(data.value.dropna()) == sorted(entry.tflops for entry in known if entry.tflops is not None)
     assert ((data.low <= data.value) & (data.value <= data.high)).all() and not data.cell_ids.any()
     assert not (
         data.unit == "TFLOP/s"

@@ -1,4 +1,4 @@
-"""What the figures of rates over length say, and which records they leave out."""
+"""Figures of rates over length: their sentences, and the records they leave out."""
 
 import pandas as pd
 import pytest
@@ -22,12 +22,12 @@ def points(rates: dict[str, list[float]], **noise: list[float]) -> pd.DataFrame:
             "detail": "",
             "device": GPU,
             "method": method,
-            "seqlen": 1024 * place,
+            "seqlen": 1024 * index,
             "value": value,
-            "noise": noise.get(method, [0.01] * len(values))[place],
+            "noise": noise.get(method, [0.01] * len(values))[index],
         }
         for method, values in rates.items()
-        for place, value in enumerate(values)
+        for index, value in enumerate(values)
         if value
     ]
     return pd.DataFrame(rows)
@@ -35,8 +35,8 @@ def points(rates: dict[str, list[float]], **noise: list[float]) -> pd.DataFrame:
 
 def test_the_least_loss_is_told_of_kernels_with_nearly_all_points():
     rates = {"fa3": [700.0] * 10, "band": [630.0] * 9 + [0.0], "flex": [500.0] * 8 + [0.0] * 2}
-    told = most_often_fastest(points(rates))
-    assert told == (
+    sentence = most_often_fastest(points(rates))
+    assert sentence == (
         "fa3 leads alone at 9 of 9 points of mask and length; of 2 kernels with nine tenths of them or "
         "more, fa3 loses least, at its worst 100 % of the best"
     )
@@ -48,15 +48,15 @@ def test_a_point_that_something_delayed_is_no_kernels_worst():
     rates = {"fa3": [700.0, 700.0], "band": [665.0, 140.0]}
     assert "flex" not in most_often_fastest(points(rates))
     without_fa3 = {"band": rates["band"], "flex": [300.0, 700.0]}
-    told = most_often_fastest(points(without_fa3, band=[0.01, 0.8]))
-    assert "band loses least, at its worst 100 % (20 % with 1 noisy) of the best" in told
+    sentence = most_often_fastest(points(without_fa3, band=[0.01, 0.8]))
+    assert "band loses least, at its worst 100 % (20 % with 1 noisy) of the best" in sentence
     assert "flex loses least, at its worst 45 % of the best" in most_often_fastest(points(without_fa3))
 
 
 @pytest.fixture
 def table():
     """`band` alone and in a strategy, at an earlier commit and at a present one."""
-    found = []
+    records = []
     for tflops in (500.0, 600.0):
         for call in (
             {"kind": "kernel", "mask": "full", "seqlen": 8192},
@@ -71,8 +71,8 @@ def table():
                 dtype="bf16",
                 direction="fwd",
             )
-            found.append(record(cell, tflops=tflops, gpu=GPU))
-    rows = derived(found)
+            records.append(record(cell, tflops=tflops, gpu=GPU))
+    rows = derived(records)
     rows["git_sha"] = [
         EARLIER_RECORDS[0] + "0" * 33 if rate < 550 else "f" * 40
         for rate in rows.tflops_per_device * rows.world

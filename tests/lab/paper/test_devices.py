@@ -8,7 +8,8 @@ from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from tests.helpers.records import record
 
-H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+H100 = "NVIDIA H100 80GB HBM3"
+H200 = "NVIDIA H200"
 RATES = {H100: {"band": 700.0, "flex": 500.0}, H200: {"band": 400.0, "flex": 600.0}}
 MASKS = {"causal": {}, "block_sparse_uniform": {"block": 64, "density": 0.5}}
 
@@ -46,7 +47,7 @@ def table():
 
 
 def exhibit(name: str) -> Exhibit:
-    return next(one for one in exhibits() if one.name == name)
+    return next(exhibit for exhibit in exhibits() if exhibit.name == name)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,11 @@ def test_no_number_is_of_two_devices(table, name):
 
 @pytest.mark.parametrize("name", ["dense_8k", "dense_forward", "sparse_forward", "sparse_table"])
 def test_each_device_has_its_own_finding(table, name):
-    told = exhibit(name).title(exhibit(name).data(table))
-    first, _, second = told.partition(f"; on {H200} ")
+    text = exhibit(name).title(exhibit(name).data(table))
+    first, _, second = text.partition(f"; on {H200} ")
     assert f"on {H100} band leads alone" in first and second.startswith("flex leads alone")
-    one = table[table.device == H200]
-    assert H200 not in exhibit(name).title(exhibit(name).data(one)), "one device needs no name"
+    single = table[table.device == H200]
+    assert H200 not in exhibit(name).title(exhibit(name).data(single)), "one device needs no name"
 
 
 @pytest.mark.parametrize("name", ["sparse_table", "dense_heads", "cp_balance", "cp_planning", "memory_cp"])
@@ -73,9 +74,9 @@ def test_a_table_has_a_row_for_each_device(table, name):
     shown = exhibit(name)
     assert isinstance(shown, PaperTable)
     rows = table.assign(mask="full", above_shards_bytes=1 << 30) if name == "memory_cp" else table
-    both, one = (shown.cells(shown.data(part)) for part in (rows, rows[rows.device == H200]))
+    both, first = (shown.cells(shown.data(part)) for part in (rows, rows[rows.device == H200]))
     place = both.header.index("device")
-    assert "device" not in one.header and len(both.rows) == 2 * len(one.rows) and place < both.num_keys
+    assert "device" not in first.header and len(both.rows) == 2 * len(first.rows) and place < both.num_keys
     assert {row[place] for row in both.rows} == {H100, H200}
 
 
@@ -104,7 +105,7 @@ def test_shares_of_published_peaks_are_told_for_each_device(table):
     )
     pairs = published_pairs(data, published_rates(rows, load_hardware()))
     assert set(pairs.here) == {H100, H200}
-    told = [text for text in published_findings(pairs) if text.startswith("Share of peak")]
-    assert told and {
-        device for device in (H100, H200) for text in told if f"Share of peak on {device} here" in text
+    texts = [text for text in published_findings(pairs) if text.startswith("Share of peak")]
+    assert texts and {
+        device for device in (H100, H200) for text in texts if f"Share of peak on {device} here" in text
     } == {H100, H200}

@@ -34,7 +34,8 @@ def _chosen(link: Link, records: list[Record]) -> list[str]:
 
 
 def test_filters_let_the_cells_pass_and_hold_others_back(site: Path) -> None:
-    pages, records = run_pages(site / "paper", ["quick"]), few()
+    pages = run_pages(site / "paper", ["quick"])
+    records = few()
     wanted = [
         record.cell_id
         for record in records
@@ -60,7 +61,8 @@ def test_a_link_to_records_of_gpus_names_them() -> None:
 
 def test_a_link_says_among_how_many_its_records_stand(site: Path) -> None:
     """A filter knows no pairs: of two corners of a square it lets all four pass."""
-    pages, records = run_pages(site / "paper", ["quick"]), few()
+    pages = run_pages(site / "paper", ["quick"])
+    records = few()
     by = {
         (r.cell.method, r.cell.direction): r
         for r in records
@@ -90,8 +92,8 @@ def test_the_page_of_a_folder_of_results_is_found(site: Path, tmp_path: Path) ->
 
 
 def test_exhibits_and_claims_link_to_their_records(text: str) -> None:
-    found = [unescape(address) for address in re.findall(r'href="(\.\./runs/[^"]*#[^"]*)"', text)]
-    assert len(found) > 5 and all(address.startswith("../runs/quick.html#records?") for address in found)
+    actual = [unescape(address) for address in re.findall(r'href="(\.\./runs/[^"]*#[^"]*)"', text)]
+    assert len(actual) > 5 and all(address.startswith("../runs/quick.html#records?") for address in actual)
     table = derived(few())
     for exhibit in exhibits():
         data = exhibit.data(table)

@@ -71,11 +71,11 @@ def test_all_masks_and_repairs_are_there(text: str) -> None:
 
 
 def test_links_lead_somewhere(text: str, page: Path) -> None:
-    found = Ids(text)
-    assert len(found.ids) == len(set(found.ids))
-    for link in found.links:
+    ids = Ids(text)
+    assert len(ids.ids) == len(set(ids.ids))
+    for link in ids.links:
         if link.startswith("#"):
-            assert link[1:] in found.ids
+            assert link[1:] in ids.ids
         elif not link.startswith(("data:", "https:")):
             assert (page.parent / link.partition("#")[0]).is_file(), link
 
@@ -133,7 +133,8 @@ class Broken(PaperTable):
 ''')
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path))
     monkeypatch.setattr(
-        "longca.lab.paper.build.exhibits", lambda: [one for one in exhibits() if one.name == "broken"]
+        "longca.lab.paper.build.exhibits",
+        lambda: [exhibit for exhibit in exhibits() if exhibit.name == "broken"],
     )
     text = build_paper(few()[:1], [], tmp_path / "paper").read_text()
     assert "It could not be made: ValueError: no such column" in text

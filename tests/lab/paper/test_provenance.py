@@ -1,4 +1,4 @@
-"""Where the numbers of the study's page are from."""
+"""Provenance of the numbers of the study's page."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,8 @@ def _of(records: list[Record], *pages: RunPage) -> StudyProvenance:
 
 
 def test_gpus_are_counted_by_model_driver_and_power_limit() -> None:
-    alike, limited = _with_node(GPUS[1], uuid="another"), _with_node(GPUS[2], power_limit_w=500.0)
+    alike = _with_node(GPUS[1], uuid="another")
+    limited = _with_node(GPUS[2], power_limit_w=500.0)
     many, few_of_them = _of([GPUS[0], alike, limited]).machines
     assert (many.num_gpus, many.num_cells, few_of_them.num_gpus, few_of_them.num_cells) == (2, 2, 1, 1)
     assert few_of_them.facts["power limit"] == "500 W" and many.facts["GPU"] == "NVIDIA H200"
@@ -41,9 +42,9 @@ def test_a_cell_of_several_ranks_counts_once() -> None:
     parallel = next(record for record in few() if record.cell.world > 1 and record.environment)
     assert parallel.environment is not None
     twice = parallel.environment.model_copy(update={"nodes": parallel.environment.nodes * 2})
-    assert [one.num_cells for one in _of([parallel.model_copy(update={"environment": twice})]).machines] == [
-        1
-    ]
+    assert [
+        machine.num_cells for machine in _of([parallel.model_copy(update={"environment": twice})]).machines
+    ] == [1]
 
 
 def test_versions_stand_with_their_cells() -> None:
@@ -53,7 +54,7 @@ def test_versions_stand_with_their_cells() -> None:
     changed = GPUS[0].model_copy(
         update={"environment": GPUS[0].environment.model_copy(update={"software": other})}
     )
-    torch = next(one for one in _of([*GPUS[1:3], changed]).software if one.name == "torch")
+    torch = next(entry for entry in _of([*GPUS[1:3], changed]).software if entry.name == "torch")
     assert torch.versions == ((used.packages["torch"], 2), ("2.99.0", 1))
 
 

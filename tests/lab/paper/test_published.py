@@ -41,40 +41,40 @@ def _pairs(*measured: Record, hardware: Hardware | None = None):
 
 def test_a_point_stands_beside_each_source_that_tells_its_length():
     data, pairs = _pairs(_measured(), _measured(seqlen=3072))
-    found = with_published(data, pairs).set_index("seqlen")
-    row = found.loc[8192]
+    actual = with_published(data, pairs).set_index("seqlen")
+    row = actual.loc[8192]
     assert row.magiattention_h100_peak_percent == pytest.approx(100 * 671 / PEAK)
     assert row.magiattention_h100_2025_peak_percent == pytest.approx(100 * 662.8 / PEAK)
     assert row.peak_percent == pytest.approx(100 * row.value / PEAK)
-    assert "longca_bench_peak_percent" not in found
-    assert found.loc[3072, ["peak_percent", "magiattention_h100_peak_percent"]].isna().all(), (
+    assert "longca_bench_peak_percent" not in actual
+    assert actual.loc[3072, ["peak_percent", "magiattention_h100_peak_percent"]].isna().all(), (
         "no source has this length"
     )
 
 
 def test_the_sentence_has_median_points_and_the_furthest():
     data, pairs = _pairs(_measured(), _measured("causal", tflops=327.0))
-    told = next(text for text in published_findings(pairs) if "MagiAttention on" in text)
+    shown = next(text for text in published_findings(pairs) if "MagiAttention on" in text)
     ratio = {
         row["mask"]: row.value / published
         for (_, row), published in zip(data.iterrows(), (671, 654), strict=True)
     }
-    assert f"{(ratio['full'] + ratio['causal']) / 2:.3f}× in the median of 2 points" in told
-    assert f"furthest apart for fa3 under causal at 8K, fwd ({ratio['causal']:.3f}×)" in told
-    assert "H100 SXM (digitized from charts, ±3 TFLOP/s)" in told
+    assert f"{(ratio['full'] + ratio['causal']) / 2:.3f}× in the median of 2 points" in shown
+    assert f"furthest apart for fa3 under causal at 8K, fwd ({ratio['causal']:.3f}×)" in shown
+    assert "H100 SXM (digitized from charts, ±3 TFLOP/s)" in shown
 
 
 def test_documents_of_another_sampler_stand_apart():
     _, pairs = _pairs(_measured(), _measured("full_document", tflops=280.0, corpus="pile"))
-    told = next(text for text in published_findings(pairs) if "MagiAttention on" in text)
-    assert "in the median of 1 point; " in told and "of 1 point with documents of another sampler" in told
+    shown = next(text for text in published_findings(pairs) if "MagiAttention on" in text)
+    assert "in the median of 1 point; " in shown and "of 1 point with documents of another sampler" in shown
 
 
 def test_a_rate_without_a_length_is_told_as_a_range():
     data, pairs = _pairs(_measured(tflops=500.0), _measured(tflops=700.0, seqlen=3072))
-    told = next(text for text in published_findings(pairs) if text.startswith("LongCA-bench"))
+    shown = next(text for text in published_findings(pairs) if text.startswith("LongCA-bench"))
     low, high = (f"{100 * value / PEAK:.2g} %" for value in sorted(data.value))
-    assert "at 61 % of peak and does not tell the length" in told and told.endswith(
+    assert "at 61 % of peak and does not tell the length" in shown and shown.endswith(
         f"here it has {low} to {high} at 2 points"
     )
 

@@ -1,4 +1,4 @@
-"""What kernels run by their own answers, beside the study's: tables 1 and 2."""
+"""Masks that kernels run by their own answers, beside the study's: tables 1 and 2."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from longca.lab.paper.contract import Exhibit, PaperTable
 from longca.masks import build_mask
 from tests.helpers.claims.verdicts import grid, table
 
-EXHIBITS = {one.name: one for one in exhibits()}
+EXHIBITS = {exhibit.name: exhibit for exhibit in exhibits()}
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,8 @@ def records() -> pd.DataFrame:
 
 def cells(exhibit: Exhibit, data: pd.DataFrame) -> dict[str, dict[str, str]]:
     assert isinstance(exhibit, PaperTable)
-    found = exhibit.cells(data)
-    return {row[0]: dict(zip(found.header, row, strict=True)) for row in found.rows}
+    actual = exhibit.cells(data)
+    return {row[0]: dict(zip(actual.header, row, strict=True)) for row in actual.rows}
 
 
 def test_an_answer_is_the_kernels_own_refusal() -> None:

@@ -12,7 +12,7 @@ from longca.lab.paper.contract import PaperTable
 
 @pytest.fixture(scope="module")
 def exhibit() -> PaperTable:
-    return next(one for one in exhibits() if one.name == "token_sparse")  # type: ignore[return-value]
+    return next(exhibit for exhibit in exhibits() if exhibit.name == "token_sparse")  # type: ignore[return-value]
 
 
 def test_the_finding_counts_offers(exhibit: PaperTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ def data() -> pd.DataFrame:
 
 
 def test_at_one_node_the_swap_changes_nothing(data: pd.DataFrame) -> None:
-    one = data[data.world == 8]
-    assert len(one) == 4 and one.ratio.isna().all()
-    assert one.released_between.sum() == one.right_between.sum() == 0
+    first = data[data.world == 8]
+    assert len(first) == 4 and first.ratio.isna().all()
+    assert first.released_between.sum() == first.right_between.sum() == 0
 
 
 def test_bytes_at_sixteen_ranks_are_those_of_a_count_by_hand(data: pd.DataFrame) -> None:
@@ -36,8 +36,9 @@ def test_no_byte_is_lost_by_a_swap(data: pd.DataFrame) -> None:
 
 
 def test_the_findings_are_those_of_the_numbers(data: pd.DataFrame) -> None:
-    shown = {one.name: one for one in exhibits()}
-    figure, table = shown["usp_groups"], shown["usp_groups_table"]
+    shown = {exhibit.name: exhibit for exhibit in exhibits()}
+    figure = shown["usp_groups"]
+    table = shown["usp_groups_table"]
     assert isinstance(table, PaperTable)
     assert set(figure.data(pd.DataFrame()).direction) == {"fwd"} and len(table.data(pd.DataFrame())) == len(
         data

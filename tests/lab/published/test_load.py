@@ -26,9 +26,9 @@ tables:
 
 
 def _rate(**wanted: object) -> float:
-    found = [rate for rate in RATES if all(getattr(rate, name) == value for name, value in wanted.items())]
-    assert len(found) == 1, found
-    return found[0].tflops_per_device
+    actual = [rate for rate in RATES if all(getattr(rate, name) == value for name, value in wanted.items())]
+    assert len(actual) == 1, actual
+    return actual[0].tflops_per_device
 
 
 def test_names_are_plugins_and_gpus_have_peaks():
@@ -100,8 +100,8 @@ def test_what_a_reader_must_know_is_noted():
 def test_incomplete_readings_and_methods_without_a_counterpart_are_left_out(tmp_path: Path):
     path = tmp_path / "one.yaml"
     path.write_text(SOURCE % "[100, 200]")
-    found = [(rate.kernel, rate.seqlen, rate.tflops_per_device) for rate in load_published(tmp_path)]
-    assert found == [("fa3", 1024, 100), ("fa3", 2048, 200)]
+    actual = [(rate.kernel, rate.seqlen, rate.tflops_per_device) for rate in load_published(tmp_path)]
+    assert actual == [("fa3", 1024, 100), ("fa3", 2048, 200)]
     path.write_text(SOURCE % "[100]")
     assert load_published(tmp_path) == []
     incomplete = load_sources()["magiattention_h100"].tables

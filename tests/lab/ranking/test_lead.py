@@ -73,16 +73,19 @@ def test_only_if_both_were_measured_with_rests_the_narrower_resolution_counts():
         )
         return compare(first, second)
 
-    both, one, neither = lead(True, True), lead(True, False), lead(False, False)
+    both = lead(True, True)
+    single = lead(True, False)
+    neither = lead(False, False)
     assert both.order == "more" and both.rests and "with rests" in str(both.resolution)
-    assert one.is_tie and neither.is_tie and one.log_resolution == neither.log_resolution == log(1.04)
-    assert "only one" in str(one.resolution) and "only one of them with rests" in lead_text(one, "b")
+    assert single.is_tie and neither.is_tie and single.log_resolution == neither.log_resolution == log(1.04)
+    assert "only one" in str(single.resolution) and "only one of them with rests" in lead_text(single, "b")
     assert "rests" not in str(neither.resolution) + lead_text(neither, "b")
-    assert mean_lead([neither, one]).resolution.is_mixed and not mean_lead([neither, both]).rests
+    assert mean_lead([neither, single]).resolution.is_mixed and not mean_lead([neither, both]).rests
 
 
 def test_scattered_samples_tell_nothing_apart():
-    steady, scattered = point("a", 1.0, 1.0, 1.001, 1.001, 1.0), point("b", 0.9, 1.3, 1.1, 1.05, 1.6)
+    steady = point("a", 1.0, 1.0, 1.001, 1.001, 1.0)
+    scattered = point("b", 0.9, 1.3, 1.1, 1.05, 1.6)
     lead = compare(steady, scattered)
     assert lead.is_tie and lead.ratio == pytest.approx(1.1) and lead.low < 1 < lead.high
     assert compare(steady, point("b", 1.1, 1.1, 1.101, 1.1, 1.1)).order == "more"

@@ -108,7 +108,7 @@ def test_worst_shares_say_what_they_leave_out():
         "y": standing([point("a", 1.0), point("b", 2.0)]),
         "z": standing([point("a", 1.0), point("c", 8.0, noise=0.5)], {"b": "oom"}),
     }
-    tally = {one.method: one for one in tallies(cases)}
+    tally = {tally.method: tally for tally in tallies(cases)}
     assert worst_text(tally["b"].worst) == "50 % (25 % with 1 noisy)" and tally["b"].worst.where == "y"
     assert worst_text(tally["c"].worst) == "12 %", "where all are noisy, these count"
     assert (

@@ -85,7 +85,7 @@ def test_sentences_over_both_say_how_many_cases_had_rests():
         "first of 2; 1 was measured by another protocol in some, not compared; 1 of 2 cases by the protocol "
         "with rests"
     )
-    tally = {one.method: one for one in tallies(cases)}
+    tally = {tally.method: tally for tally in tallies(cases)}
     assert (tally["c"].num_other_protocol, tally["c"].num_not_asked, tally["c"].num_could_not) == (1, 1, 0)
     only = {"y": cases["y"]}
     assert "1 was measured by another protocol in some" in everywhere_text(tallies(only), 1, "kernel")
@@ -110,8 +110,8 @@ def test_of_records_of_one_cell_that_with_rests_counts_first():
         (2048, "sdpa", 3.0),
     ], "where one method alone has rests, its record without competes"
     assert own.method[~competes(own)].tolist() == ["naive"] and has_rests(own).sum() == 2
-    found = {case.first.point.measurements[0].rests: case for case in standings(table).values()}
-    assert list(found[True].other_protocol) == ["naive"] and not found[False].other_protocol
+    actual = {case.first.point.measurements[0].rests: case for case in standings(table).values()}
+    assert list(actual[True].other_protocol) == ["naive"] and not actual[False].other_protocol
 
 
 def test_what_failed_with_rests_could_not():

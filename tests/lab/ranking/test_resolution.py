@@ -103,15 +103,15 @@ def test_twins_are_repeats_of_playoffs_and_stand_alone_where_they_are_enough():
 
 
 def test_repeats_are_of_one_cell_and_one_version_on_one_model():
-    one = measured(1.0, cell_id="c", version="v")
-    assert len(repeat_pairs([one, measured(1.1, cell_id="c", version="v", run="r2")])) == 1
+    first = measured(1.0, cell_id="c", version="v")
+    assert len(repeat_pairs([first, measured(1.1, cell_id="c", version="v", run="r2")])) == 1
     others = [
         measured(1.1, cell_id="d", version="v"),
         measured(1.1, cell_id="c", version="w"),
         measured(1.1, cell_id="c", version="v", device="NVIDIA H200"),
     ]
     others.append(measured(1.1, cell_id="c", version="v", rests=True))
-    assert repeat_pairs([one, *others]) == [] and len(repeat_pairs([one, *others], any_version=True)) == 1
+    assert repeat_pairs([first, *others]) == [] and len(repeat_pairs([first, *others], any_version=True)) == 1
 
 
 @pytest.mark.parametrize("scatter", [0.002, 0.02])
@@ -127,16 +127,17 @@ def test_at_most_one_in_twenty_repeats_is_called_different(scatter):
 def test_the_file_is_that_of_the_committed_records():
     from tools import repeats as tool
 
-    found = tool.pairs()
-    assert FILE.read_text(encoding="utf-8") == tool.text(found), "run `python -m tools.repeats`"
+    twins = tool.pairs()
+    assert FILE.read_text(encoding="utf-8") == tool.text(twins), "run `python -m tools.repeats`"
     text = tool.PAGE.read_text(encoding="utf-8")
-    assert text == tool.page(found, text), "run `python -m tools.repeats`"
-    held_out, groups = tool._held_out(found), tool._groups(found)
-    for known in tool.resolutions(found).entries:
+    assert text == tool.page(twins, text), "run `python -m tools.repeats`"
+    held_out = tool._held_out(twins)
+    groups = tool._groups(twins)
+    for known in tool.resolutions(twins).entries:
         members = groups[known.device, known.relation, known.rests]
         beyond = sum(held_out[id(pair)] for pair in members)
         assert len(members) >= 100 and _tail(len(members), beyond) > DOUBT, "more than chance allows"
-    assert {pair.first.rests == pair.second.rests for pair in found} == {True}
+    assert {pair.first.rests == pair.second.rests for pair in twins} == {True}
     model = {rests: Resolutions.known().of(GPU, "model", rests).log_ratio for rests in (False, True)}
     assert model[True] < model[False], "rests make measurements more repeatable"
 
@@ -144,7 +145,8 @@ def test_the_file_is_that_of_the_committed_records():
 def test_a_bound_above_that_of_a_wider_relation_says_nothing():
     from tools import repeats as tool
 
-    many, few = repeats(300, 0.004, rests=True), repeats(25, 0.004, "run", rests=True)
+    many = repeats(300, 0.004, rests=True)
+    few = repeats(25, 0.004, "run", rests=True)
     assert [entry.relation for entry in tool.resolutions([*many, *repeats(25, 0.02, "run")]).entries] == [
         "run",
         "model",

@@ -20,15 +20,18 @@ from tests.helpers.ranking.places import (
 from tools import fastest, heat_map
 
 GPUS = ("H100", "H200")
-FEW, ALL = 16, 150  # questions of each GPU
+# questions of each GPU
+FEW = 16
+ALL = 150
 
 
 def _agree(gpu: str, cases: list[SharedCase]) -> None:
-    places, answered = Places(cases), Counter[str]()
+    places = Places(cases)
+    answered = Counter[str]()
     for case in cases:
         expected = places.ranking(case)
-        for name, place in WHOLE.items():
-            answer = place(places, case)
+        for name, position in WHOLE.items():
+            answer = position(places, case)
             if answer is not None:
                 answered[name] += 1
                 assert answer == expected, (name, case.key)
@@ -69,30 +72,32 @@ def test_all_places_give_the_same_300_answers(gpu):
 
 
 def test_all_places_keep_records_with_rests_and_without_apart():
-    """Of each case some methods are measured anew, with rests: in every other case one alone."""
+    """Some methods of each case are measured anew, with rests: in every other case one alone."""
     cases = [case for case in shared_cases("H100", 2 * FEW) if len({r.cell.kernel for r in case.records}) > 4]
     mixed = [partly_rested(case, 1 if index % 2 else 3) for index, case in enumerate(cases)]
     _agree("H100", mixed)
     for case, count in zip(mixed, itertools.cycle((3, 1)), strict=False):
-        (found,) = standings(derived(case.records)).values()
+        (standing,) = standings(derived(case.records)).values()
         methods = {record.cell.kernel for record in case.records}
-        assert len(found.entries) == (3 if count == 3 else len(methods) - 1) and found.rests == (count == 3)
-        assert methods - found.other_protocol.keys() == {entry.method for entry in found.entries}
-        assert not found.not_asked and not found.could_not
+        assert len(standing.entries) == (3 if count == 3 else len(methods) - 1) and standing.rests == (
+            count == 3
+        )
+        assert methods - standing.other_protocol.keys() == {entry.method for entry in standing.entries}
+        assert not standing.not_asked and not standing.could_not
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_heat_map_has_the_standings_of_its_cases(gpu):
-    found = heat_map.finding(COMMITTED / gpu.lower() / f"{gpu.lower()}-dense.parquet")
-    assert len(found.standings) == 24 and all(case.is_compared for case in found.standings.values())
-    cases = {key: set(case.leaders) for key, case in found.standings.items()}
+    finding = heat_map.finding(COMMITTED / gpu.lower() / f"{gpu.lower()}-dense.parquet")
+    assert len(finding.standings) == 24 and all(case.is_compared for case in finding.standings.values())
+    cases = {key: set(case.leaders) for key, case in finding.standings.items()}
     framed = {
-        (mask, way): {kernel for kernel in found.kernels if found.leads(kernel, mask, way)}
+        (mask, way): {kernel for kernel in finding.kernels if finding.leads(kernel, mask, way)}
         for mask, way in cases
     }
-    assert framed == cases and gpu in found.sentence()
-    for (mask, way), case in found.standings.items():
-        assert [found.share(entry.method, mask, way) for entry in case.entries] == [
+    assert framed == cases and gpu in finding.sentence()
+    for (mask, way), case in finding.standings.items():
+        assert [finding.share(entry.method, mask, way) for entry in case.entries] == [
             entry.share for entry in case.entries
         ]
 

@@ -17,7 +17,8 @@ from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import Samples
 from tests.helpers.records import record
 
-H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+H100 = "NVIDIA H100 80GB HBM3"
+H200 = "NVIDIA H200"
 
 
 def cell(kernel="sdpa", **fields):
@@ -53,10 +54,17 @@ def test_a_row_is_a_measurement_with_its_device_and_run():
     table = derived(
         [timed("sdpa", 1.0, 1.1, 1.2), timed("naive", outcome=OutOfMemory(requested_bytes=None, where="fwd"))]
     )
-    one = next(found for found in measurements(table) if found)
+    entry = next(measurement for measurement in measurements(table) if measurement)
     assert measurements(table).count(None) == 1
-    assert (one.device, one.unit, one.run, one.playoff) == (H100, "GPU-00000000", "20261120-100000-7f3a", "")
-    assert one.low / one.rate == pytest.approx(1.1 / 1.2) and one.high / one.rate == pytest.approx(1.1)
+    assert (entry.device, entry.unit, entry.run, entry.playoff) == (
+        H100,
+        "GPU-00000000",
+        "20261120-100000-7f3a",
+        "",
+    )
+    assert entry.low / entry.rate == pytest.approx(1.1 / 1.2) and entry.high / entry.rate == pytest.approx(
+        1.1
+    )
 
 
 def test_a_row_and_its_record_know_whether_the_gpu_rested():
@@ -64,12 +72,12 @@ def test_a_row_and_its_record_know_whether_the_gpu_rested():
     rested = timed("sdpa", 1.0, 1.0)
     rested = rested.model_copy(update={"samples": rested.samples.model_copy(update={"duty": 0.5})})
     records = [rested, timed("flex", 1.0, 1.0)]
-    for found in (
+    for entry in (
         measurements(derived(records)),
         [Score.of(made).measurement for made in records],
         [Score.known(made.cell, CellFacts.of(made)).measurement for made in records],
     ):
-        assert [one.rests for one in found] == [True, False]
+        assert [each.rests for each in entry] == [True, False]
 
 
 def test_a_record_its_row_and_what_is_remembered_of_it_are_one_measurement():
@@ -98,10 +106,10 @@ def test_cases_are_of_one_model_and_say_who_could_not_and_who_was_not_asked():
         timed("fa4", 1.0, 1.0, seqlen=2048),
         timed("sdpa", 1.0, 1.0, gpu=H200),
     ]
-    found = standings(derived(rows))
-    (case,) = (one for key, one in found.items() if key[0] == H100 and one.first.method == "sdpa")
+    standing = standings(derived(rows))
+    (case,) = (entry for key, entry in standing.items() if key[0] == H100 and entry.first.method == "sdpa")
     assert [entry.method for entry in case.entries] == ["sdpa", "flex"] and case.could_not == {"naive": "oom"}
-    assert case.not_asked == ("fa3", "fa4") and len(found) == 3
+    assert case.not_asked == ("fa3", "fa4") and len(standing) == 3
 
 
 def test_of_repeats_one_counts():
@@ -116,8 +124,8 @@ def test_of_repeats_one_counts():
     table = derived(rows)
     assert table.time_ms_median[counted(table)].tolist() == [1.0, 3.0, 4.0]
     assert [
-        round(1 / one.rate / one.times_ms[0], 6)
-        for one in points(table, ["seqlen"])[1024, "sdpa"].measurements
+        round(1 / measurement.rate / measurement.times_ms[0], 6)
+        for measurement in points(table, ["seqlen"])[1024, "sdpa"].measurements
     ] != []
 
 

@@ -1,4 +1,4 @@
-"""What the page says follows from the numbers."""
+"""Sentences of the page follow from the numbers."""
 
 import re
 
@@ -64,10 +64,10 @@ def test_nothing_is_the_fastest_where_nothing_else_ran():
         record(cell("sdpa"), tflops=3.0),
         record(cell("sdpa", "full"), tflops=4.0),
     ]
-    found = judged(records)
-    assert (found["causal"][0], found["causal"][1].leaders) == (512, ("naive",)) and not found["full"][
-        1
-    ].is_compared
+    verdicts = judged(records)
+    assert (verdicts["causal"][0], verdicts["causal"][1].leaders) == (512, ("naive",)) and not verdicts[
+        "full"
+    ][1].is_compared
     assert told(records).startswith("naive leads on the one mask, against 1 other")
     rows = {row.title: row.winners["fwd"] for row in rankings(derived(records))[0].rows}
     assert rows["causal"].method == "naive" and re.fullmatch(
@@ -94,17 +94,17 @@ def test_strategies_stand_before_kernels():
         for name, speed in (("ulysses", 9.0), ("usp", 5.0))
     ]
     kernels = [record(cell(name), tflops=speed) for name, speed in (("naive", 1.0), ("sdpa", 2.0))]
-    found = tiles(derived(kernels + parallel))
-    assert [(tile.label, tile.value) for tile in found if "Leading" in tile.label] == [
+    shown_tiles = tiles(derived(kernels + parallel))
+    assert [(tile.label, tile.value) for tile in shown_tiles if "Leading" in tile.label] == [
         ("Leading strategy, forward", "ulysses+sdpa"),
         ("Leading kernel alone, forward", "sdpa"),
     ]
     assert (
-        found[1].detail
+        shown_tiles[1].detail
         == "leads alone on 1 of 1 combination of mask, ranks and length; against 1 other; none played off"
     )
     assert "Leading kernel alone, forward" in labels
-    assert {tile.link for tile in found if "strategy" in tile.label} == {"#fastest-cp"}
+    assert {tile.link for tile in shown_tiles if "strategy" in tile.label} == {"#fastest-cp"}
     assert {tile.link for tile in tiles(derived(kernels + parallel), ["cp"]) if "Leading" in tile.label} == {
         "#fastest"
     }
@@ -143,8 +143,8 @@ def test_devices_have_tiles_of_their_own():
         text.startswith("on NVIDIA A100 naive leads on the one mask")
         and "; on NVIDIA H200 sdpa leads on the one mask" in text
     )
-    found = {tile.label: tile.value for tile in tiles(derived(records)) if "Leading" in tile.label}
-    assert found == {
+    actual = {tile.label: tile.value for tile in tiles(derived(records)) if "Leading" in tile.label}
+    assert actual == {
         "Leading kernel, forward, NVIDIA H200": "sdpa",
         "Leading kernel, forward, NVIDIA A100": "naive",
     }
@@ -232,19 +232,19 @@ def test_strategies_are_ranked_by_ranks_and_tokens():
 
 
 def test_winners_are_held_against_the_ceiling_of_their_own_device():
-    found = []
+    actual = []
     for gpu, tflops in (("NVIDIA H200", 370.0), ("NVIDIA A100-SXM4-80GB", 185.0)):
-        found += [
+        actual += [
             record(cell("naive"), tflops=9.0, gpu=gpu),
             record(cell(), tflops=tflops, gpu=gpu),
             record(cell("matmul", "full", 8192), gpu=gpu),
         ]
-    shares = {ranking.setting: ranking.rows[1].winners["fwd"].rest for ranking in rankings(derived(found))}
+    shares = {ranking.setting: ranking.rows[1].winners["fwd"].rest for ranking in rankings(derived(actual))}
     assert {setting: re.search(r"(\d+) % of ceiling", rest)[1] for setting, rest in shares.items()} == {
         "NVIDIA A100-SXM4-80GB": "25",
         "NVIDIA H200": "50",
     }
-    (alone,) = rankings(derived(found[:2]))
+    (alone,) = rankings(derived(actual[:2]))
     assert "ceiling" not in alone.rows[1].winners["fwd"].rest
 
 
@@ -328,8 +328,8 @@ def test_the_matrix_shows_the_worst_and_says_why():
 
 
 def test_reasons_are_grouped_gravest_first():
-    found = reasons(derived(quick_study()))
-    assert [reason.status for reason in found] == [
+    grouped = reasons(derived(quick_study()))
+    assert [reason.status for reason in grouped] == [
         "incorrect",
         "implausible",
         "error",
@@ -338,23 +338,23 @@ def test_reasons_are_grouped_gravest_first():
         "unavailable",
         "unsupported",
     ]
-    assert sum(reason.count for reason in found) == sum(
+    assert sum(reason.count for reason in grouped) == sum(
         entry.outcome.status != "ok" for entry in quick_study()
     )
 
 
 def test_tiles_count_what_is_there():
-    found = {tile.label: tile for tile in tiles(derived(quick_study()))}
+    actual = {tile.label: tile for tile in tiles(derived(quick_study()))}
     assert (
-        found["Cells measured"].value == "232 of 281" and "42 unsupported" in found["Cells measured"].detail
+        actual["Cells measured"].value == "232 of 281" and "42 unsupported" in actual["Cells measured"].detail
     )
-    assert "1 cell beyond it" in found["Largest ratio of error to budget"].detail
+    assert "1 cell beyond it" in actual["Largest ratio of error to budget"].detail
 
 
 def test_worst_errors_name_each_tensor_once():
-    found = worst_errors(quick_study())
-    assert len({(row.method, row.direction, row.tensor) for row in found}) == len(found)
-    (wrong,) = [row for row in found if not row.right and row.tensor == "out"]
+    errors = worst_errors(quick_study())
+    assert len({(row.method, row.direction, row.tensor) for row in errors}) == len(errors)
+    (wrong,) = [row for row in errors if not row.right and row.tensor == "out"]
     assert wrong.method == "sdpa" and wrong.ratio > 1 and "prefix_lm" in wrong.where
 
 

@@ -58,7 +58,7 @@ def rows(document: str) -> list[str]:
 
 
 def requests(net_log: Path) -> set[str]:
-    """What pages asked the network for; the browser's own questions have no origin. Files are not the
+    """The requests of pages to the network; the browser's own questions have no origin. Files are not the
     network's."""
     events = [
         event["params"]
@@ -96,7 +96,7 @@ def test_the_table_shows_every_record(seen):
 
 
 def same_first_picture(before: str, after: str) -> list[list[str]]:
-    """What stands in the cells of the map and of the ranking, the same without a script and with one."""
+    """The cells of the map and of the ranking are the same without a script and with one."""
 
     def numbers(text):
         parts = (re.search(rf'id="{name}".*?</table>', text, re.DOTALL)[0] for name in ("map", "ranking"))
@@ -183,7 +183,7 @@ return [...seen, told()];
 
 
 def test_a_figure_can_be_saved(tmp_path):
-    """Where no files lie beside the page."""
+    """A figure is saved where no files lie beside the page."""
     page = build(few(), [], tmp_path / "alone.html", study_title="x")
     with browser(tmp_path / "profile") as tab:
         tab.open(page.as_uri(), 1400)
@@ -226,12 +226,12 @@ document.querySelector('#large').close();
 box.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
 document.title = JSON.stringify([off, pointed, gone, told, panels, title, location.hash]);""",  # noqa: E501
     )
-    off, pointed, gone, told, panels, title, hash_ = json.loads(
+    off, pointed, gone, content, panels, title, hash_ = json.loads(
         unescape(re.search(r"<title>(.*?)</title>", document)[1])
     )
     assert off > 5 and panels == 1 and title.startswith("full") and hash_.startswith("#cell-")
-    assert gone and pointed and all("n = 5" in text for text in (pointed, told))
-    assert "of its budget" in told and "FLOP/s (" in told and " ms" in told and "forward" in told
+    assert gone and pointed and all("n = 5" in text for text in (pointed, content))
+    assert "of its budget" in content and "FLOP/s (" in content and " ms" in content and "forward" in content
     assert f'id="{hash_[1:]}"' in document and 'class="opened"' in document
 
 

@@ -51,13 +51,13 @@ def small():
 
 def tallied(table):
     """Method → its tally over the cases of kernels that count."""
-    return {one.method: one for one in tallies(cases(table, "kernel").counting)}
+    return {tally.method: tally for tally in tallies(cases(table, "kernel").counting)}
 
 
 def test_tallies_tell_the_worst_share_and_on_how_many_masks(small):
-    found = tallied(small[small.seqlen == 1024])
-    assert list(found) == ["flex", "sdpa", "naive"]
-    flex, sdpa, naive = found.values()
+    tally = tallied(small[small.seqlen == 1024])
+    assert list(tally) == ["flex", "sdpa", "naive"]
+    flex, sdpa, naive = tally.values()
     assert (flex.num_cases, flex.num_clear, flex.num_shared) == (2, 1, 1)
     assert (flex.worst.where.mask_label, flex.worst.share) == ("causal", pytest.approx(1 / 1.03))
     assert (sdpa.num_cases, sdpa.worst.share, sdpa.worst.where.mask_label) == (2, pytest.approx(0.5), "full")
@@ -65,25 +65,25 @@ def test_tallies_tell_the_worst_share_and_on_how_many_masks(small):
 
 
 def test_the_finding_is_of_the_fullest_setting(small):
-    found = decision(small)
-    assert found and (found.default.seqlen, found.default.ranks, found.default.direction) == (
+    decided = decision(small)
+    assert decided and (decided.default.seqlen, decided.default.ranks, decided.default.direction) == (
         1024,
         ALONE,
         "fwd",
     )
-    assert found.finding == (
+    assert decided.finding == (
         "At 1K tokens on Example CPU @ 2.1 GHz flex leads alone in 1 of 2 cases (2 masks); in 1 no kernel "
         "leads alone. No case was played "
         "off. Of the 2 that ran them all, flex loses least (1 could not run some): at its worst it reaches "
         "97 % of the best."
     )
-    assert described(found.default, found) == "1K tokens · forward"
+    assert described(decided.default, decided) == "1K tokens · forward"
 
 
 def test_verdicts_name_ties_and_the_lonely(small):
-    found = decision(small)
-    assert found
-    verdicts = found.default.verdicts
+    decided = decision(small)
+    assert decided
+    verdicts = decided.default.verdicts
     assert re.search(
         r"2.00 ms, 2.00 times as fast as sdpa. One device in one run, not played off.$", verdicts["full"]
     )
@@ -91,7 +91,7 @@ def test_verdicts_name_ties_and_the_lonely(small):
         verdicts["causal"].startswith("A tie of 2 in front: sdpa (")
         and "ms) and flex; then naive at 25 %." in verdicts["causal"]
     )
-    (alone,) = (view for view in found.views if view.seqlen == 2048)
+    (alone,) = (view for view in decided.views if view.seqlen == 2048)
     assert (
         alone.verdicts["causal"].startswith("Only naive ran: ")
         and "nothing to compare" in alone.verdicts["causal"]
@@ -99,8 +99,8 @@ def test_verdicts_name_ties_and_the_lonely(small):
 
 
 def test_what_has_no_number_says_why(small):
-    found = decision(small)
-    assert found and {key: status for key, (status, _) in found.default.missing.items()} == {
+    decided = decision(small)
+    assert decided and {key: status for key, (status, _) in decided.default.missing.items()} == {
         ("full", "naive"): "oom"
     }
 
@@ -108,7 +108,8 @@ def test_what_has_no_number_says_why(small):
 def test_a_noisy_result_is_no_worst_share_unless_there_is_no_other():
     """A host that delays a record must not be told as a weakness of its method."""
     records = [timed("sdpa", mask, 1.0, 1.0) for mask in ("causal", "full")]
-    noisy, steady = timed("flex", "full", 2.0, 4.0, 6.0), timed("flex", "causal", 2.0, 2.0)
+    noisy = timed("flex", "full", 2.0, 4.0, 6.0)
+    steady = timed("flex", "causal", 2.0, 2.0)
     flex = tallied(derived([*records, noisy, steady]))["flex"]
     assert (flex.worst.share, flex.worst.where.mask_label, flex.num_cases) == (
         pytest.approx(0.5),
@@ -117,7 +118,7 @@ def test_a_noisy_result_is_no_worst_share_unless_there_is_no_other():
     )
     assert flex.mean == pytest.approx((0.5 * 0.25) ** 0.5), "the mean is of all"
     view = decision(derived([*records, noisy, steady])).default
-    column = next(one for one in view.columns if one.method == "flex")
+    column = next(column for column in view.columns if column.method == "flex")
     assert column.note == "25 % with 1 noisy", "the foot says what it leaves out"
     only = tallied(derived([*records, noisy]))["flex"]
     assert (only.worst.share, only.worst.where.mask_label, only.worst.left_out) == (
@@ -150,24 +151,24 @@ def repeated():
 
 def test_a_mask_in_the_papers_definition_counts_only_where_there_is_no_other():
     table = derived(repeated())
-    found = decision(table)
-    assert found and found.finding.endswith(
+    decided = decision(table)
+    assert decided and decided.finding.endswith(
         "flex leads alone in all 1 case (1 mask). No case was played off."
     )
-    view = found.default
+    view = decided.default
     assert (
         view.masks == ["full_document", "full_document · paper compat"]
         and view.num_counted == 1
         and view.has_repeats
     )
-    assert [(one.method, one.ran_all, one.share) for one in view.columns] == [
+    assert [(column.method, column.ran_all, column.share) for column in view.columns] == [
         ("flex", True, 1.0),
         ("sdpa", True, pytest.approx(0.5)),
         ("naive", False, None),
     ], "it has its column all the same"
     assert view.entries["full_document · paper compat", "naive"].share == 1
     (packed,) = json.loads(
-        views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}, UNIT)
+        views_json(decided, {cell_id: row for row, cell_id in enumerate(table.cell_id)}, UNIT)
     )["views"]
     assert packed["columns"][2][1:4] == ["–", "0 of 1", 0]
     alone = decision(derived(repeated()[2:]))
@@ -189,9 +190,9 @@ def test_counts_and_families_leave_repeats_out():
 
 def test_a_lone_result_is_first_of_nothing(small, tmp_path):
     """Neither frame nor percent nor place, in the map, the last row and the ranking."""
-    found = decision(small[small.seqlen == 2048])
-    assert found and found.default.entries["causal", "naive"].is_alone
-    assert [(one.ran_all, one.share) for one in found.default.columns] == [(True, None)]
+    decided = decision(small[small.seqlen == 2048])
+    assert decided and decided.default.entries["causal", "naive"].is_alone
+    assert [(column.ran_all, column.share) for column in decided.default.columns] == [(True, None)]
     text = build([timed("naive", "causal", 9.0, 9.0)], [], tmp_path / "page.html", study_title="x").read_text(
         encoding="utf-8"
     )
@@ -246,14 +247,14 @@ def test_the_finding_counts_what_was_compared():
         for kernel, time in (("flex", 1.0), ("sdpa", 2.0))
         for mask, direction in (("causal", "fwd"), ("causal", "bwd"), ("full", "fwd"))
     ]
-    found = decision(derived(records))
-    assert found and "in all 3 cases (2 masks, not all of them in both directions)" in found.finding
-    found = decision(
+    decided = decision(derived(records))
+    assert decided and "in all 3 cases (2 masks, not all of them in both directions)" in decided.finding
+    decided = decision(
         derived(
             [*records, timed("sdpa", "full", 1.0, 1.0, direction="bwd"), timed("sdpa", "prefix_lm", 1.0, 1.0)]
         )
     )
-    assert found and found.finding.endswith(
+    assert decided and decided.finding.endswith(
         "all 3 cases (2 masks, not all of them in both directions). No case was played off. Only sdpa ran "
         "them all (1 was not asked for "
         "some): at its worst it reaches 50 % of the best."
@@ -262,10 +263,14 @@ def test_the_finding_counts_what_was_compared():
 
 def test_a_study_of_rows_as_released_says_that_they_are_never_ranked():
     released = [timed("as_released_flex", "causal", 1.0, 1.0)]
-    found = decision(
+    decided = decision(
         derived([timed("flex", "causal", 1.0, 1.0), timed("sdpa", "causal", 2.0, 2.0), *released])
     )
-    assert found and found.finding.startswith(f"{ASIDE}At 1K tokens") and "flex leads alone" in found.finding
+    assert (
+        decided
+        and decided.finding.startswith(f"{ASIDE}At 1K tokens")
+        and "flex leads alone" in decided.finding
+    )
 
 
 def test_methods_without_any_number_or_rank_are_left_out():
@@ -278,9 +283,9 @@ def test_methods_without_any_number_or_rank_are_left_out():
             record(cell("as_released_flex", "causal"), lost),
         ]
     )
-    found = decision(table)
-    assert found and set(found.default.missing) == {("causal", "naive")}
-    data = json.loads(views_json(found, {cell_id: row for row, cell_id in enumerate(table.cell_id)}, UNIT))
+    decided = decision(table)
+    assert decided and set(decided.default.missing) == {("causal", "naive")}
+    data = json.loads(views_json(decided, {cell_id: row for row, cell_id in enumerate(table.cell_id)}, UNIT))
     assert data["methods"] == ["flex", "sdpa"] and data["views"][0]["missing"] == []
 
 
@@ -297,15 +302,17 @@ def test_strategies_come_first_where_there_are_as_many():
             parallel("usp", 4, 8192, 5.0),
         ]
     )
-    found = decision(table)
+    decided = decision(table)
     assert (
-        found
-        and found.default.ranks == "2"
-        and described(found.default, found) == "4K tokens · 2 ranks × 2K · forward"
+        decided
+        and decided.default.ranks == "2"
+        and described(decided.default, decided) == "4K tokens · 2 ranks × 2K · forward"
     )
-    assert found.finding.endswith("ulysses+sdpa leads alone in all 1 case (1 mask). No case was played off.")
-    assert found.finding.startswith("At 4K tokens on 2 ranks")
-    assert {view.ranks for view in found.views} == {ALONE, "2", "4"}
+    assert decided.finding.endswith(
+        "ulysses+sdpa leads alone in all 1 case (1 mask). No case was played off."
+    )
+    assert decided.finding.startswith("At 4K tokens on 2 ranks")
+    assert {view.ranks for view in decided.views} == {ALONE, "2", "4"}
 
 
 def test_a_setting_with_a_comparison_comes_before_larger_ones_without():
@@ -313,8 +320,8 @@ def test_a_setting_with_a_comparison_comes_before_larger_ones_without():
         record(cell("sdpa", mask, seqlen=seqlen)) for mask in ("full", "causal") for seqlen in (4096, 8192)
     ]
     rivals = [record(cell("sdpa", kind="cp", strategy=strategy, world=2)) for strategy in ("ulysses", "usp")]
-    found = decision(derived([*lonely, *rivals]))
-    assert found and found.default.ranks == "2" and "strategies" not in found.finding
+    decided = decision(derived([*lonely, *rivals]))
+    assert decided and decided.default.ranks == "2" and "strategies" not in decided.finding
 
 
 def test_nothing_to_decide():
@@ -330,15 +337,17 @@ def test_the_script_has_the_numbers_of_every_view():
     table = derived(
         [entry for entry in gpu_study() if entry.cell.mask in ("full", "causal_document", "sliding_window")]
     )
-    found = decision(table)
-    assert found
+    decided = decision(table)
+    assert decided
     rows = {cell_id: row for row, cell_id in enumerate(table.cell_id)}
-    data = json.loads(views_json(found, rows, UNIT))
-    assert len(data["views"]) == len(found.views) == 16 and data["default"]["seqlen"] == found.default.seqlen
-    for view, packed in zip(found.views, data["views"], strict=True):
+    data = json.loads(views_json(decided, rows, UNIT))
+    assert (
+        len(data["views"]) == len(decided.views) == 16 and data["default"]["seqlen"] == decided.default.seqlen
+    )
+    for view, packed in zip(decided.views, data["views"], strict=True):
         assert [data["masks"][mask] for mask in packed["masks"]] == view.masks
         assert [data["methods"][name] for name, *_ in packed["columns"]] == [
-            one.method for one in view.columns
+            column.method for column in view.columns
         ]
         assert packed["verdicts"] == [view.verdicts[mask] for mask in view.masks]
         names = ("mask", "method", "rate", "ms", "percent", "rank", "margin", "row", "state")
@@ -361,7 +370,7 @@ def test_the_script_has_the_numbers_of_every_view():
 
 
 def test_colours_tell_the_best_apart():
-    found = decision(
+    decided = decision(
         derived(
             [
                 record(cell("sdpa"), tflops=1.0),
@@ -370,8 +379,8 @@ def test_colours_tell_the_best_apart():
             ]
         )
     )
-    assert found
-    strengths = {method: entry.strength for method, entry in found.default.ranking("causal")}
+    assert decided
+    strengths = {method: entry.strength for method, entry in decided.default.ranking("causal")}
     assert strengths["sdpa"] == 100 and 90 < strengths["flex"] < 100 and strengths["naive"] == 0
 
 
@@ -382,10 +391,12 @@ def test_a_playoff_decides_its_case_and_is_no_cell_of_the_page(small):
     table = pd.concat(
         [small.assign(playoff="", repeat=False), played.assign(playoff="p", repeat=False)], ignore_index=True
     )
-    found = decision(table)
-    assert found and "flex is the fastest of 3, by a play-off: " in found.default.verdicts["causal"]
-    assert [method for method, _ in found.default.ranking("causal")] == ["flex", "sdpa", "naive"]
-    assert "1 of them was played off" in found.finding and "flex leads alone in all 2 cases" in found.finding
+    decided = decision(table)
+    assert decided and "flex is the fastest of 3, by a play-off: " in decided.default.verdicts["causal"]
+    assert [method for method, _ in decided.default.ranking("causal")] == ["flex", "sdpa", "naive"]
+    assert (
+        "1 of them was played off" in decided.finding and "flex leads alone in all 2 cases" in decided.finding
+    )
     points = rate_points(table, "kernel", ["direction", "seqlen"])
     assert points.num_cells.sum() == (small.status == "ok").sum(), "figures show the cells"
     (tile,) = (tile for tile in tiles(labelled(table)) if "Leading" in tile.label)
@@ -410,15 +421,15 @@ def test_methods_of_another_protocol_are_not_compared_and_the_page_says_so(tmp_p
             for kernel, ms, duty in (("fa3", 2.0, None), ("cudnn", 3.0, None), ("flex", 1.0, 0.5))
         ),
     ]
-    found = decision(derived(records))
-    assert found and [method for method, _ in found.default.ranking("causal")] == ["fa3", "cudnn"]
-    statuses = {key: status for key, (status, _) in found.default.missing.items()}
+    decided = decision(derived(records))
+    assert decided and [method for method, _ in decided.default.ranking("causal")] == ["fa3", "cudnn"]
+    statuses = {key: status for key, (status, _) in decided.default.missing.items()}
     assert statuses == {
         ("causal", "flex"): "measured without rests, not compared",
         ("full", "flex"): "measured with rests, not compared",
     }
-    assert "1 of 2 cases by the protocol with rests" in found.finding
-    foot = {column.method: column for column in found.default.columns}["flex"]
+    assert "1 of 2 cases by the protocol with rests" in decided.finding
+    foot = {column.method: column for column in decided.default.columns}["flex"]
     assert foot.share is None and "(2 measured by another protocol, not compared)" in foot.tip
     (winner,) = (row.winners["fwd"] for row in rankings(derived(records))[0].rows if row.title == "causal")
     assert isinstance(winner, Winner) and winner.rest.count("1 was measured without rests, not compared") == 1

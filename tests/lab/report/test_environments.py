@@ -60,25 +60,25 @@ def environments() -> Environments:
 
 
 def test_each_record_is_counted_where_it_ran(records: list[Record], environments: Environments):
-    found = summary_of(records, environments, [image()])
-    assert found.ran == {"pinned": 1, "files": 1, "neither": 1, "unknown": 3}
-    assert found.sentence == (
+    summary = summary_of(records, environments, [image()])
+    assert summary.ran == {"pinned": 1, "files": 1, "neither": 1, "unknown": 3}
+    assert summary.sentence == (
         "6 records ran in 2 environments: 1 in a pinned image, 1 in the files of hopper alone, "
         "1 in other files, of 3 it is unknown (they are of an older version, or their listings are missing); "
         "of the loaded files, packages and modules 3 are those of hopper, 1 differs: torch/lib/libtorch.so; "
         "of 1 object of the system and of Python 1"
     )
-    assert [(use.num_records, use.compared, use.packages) for use in found.uses] == [
+    assert [(use.num_records, use.compared, use.packages) for use in summary.uses] == [
         (3, "3 of 4", "torch 2.11.0"),
         (1, "", ""),
     ]
-    assert found.uses[0].modules == (f"flash_attn_3 {'d' * 12}",)
+    assert summary.uses[0].modules == (f"flash_attn_3 {'d' * 12}",)
 
 
 def test_without_a_list_nothing_is_compared(records: list[Record], environments: Environments):
-    found = summary_of(records, environments)
-    assert found.ran == {"pinned": 1, "files": 0, "neither": 2, "unknown": 3} and found.comparison is None
-    assert "2 outside of any, and no list of an image is here to compare their files with" in found.sentence
+    summary = summary_of(records, environments)
+    assert summary.ran == {"pinned": 1, "files": 0, "neither": 2, "unknown": 3} and summary.comparison is None
+    assert "2 outside of any, and no list of an image is here to compare their files with" in summary.sentence
     assert summary_of(records[:2], environments, [image()]).sentence.startswith(
         "Where the 2 records ran is unknown"
     )

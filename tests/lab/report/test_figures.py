@@ -59,8 +59,8 @@ def quick(request):
 
 
 def _completed(table):
-    """What records of a CPU cannot have: energies, predictions, strategies beside each other, and many draws
-    of documents."""
+    """Facts that records of a CPU cannot have: energies, predictions, strategies beside each other, and many
+    draws of documents."""
     of_cp = table[(table.kind == "cp") & (table.status == "ok")]
     others = [
         of_cp.assign(
@@ -184,13 +184,13 @@ def test_of_many_methods_the_best_have_colours():
     figure = Registry("figure").load("throughput_forward")
     data = figure.data(derived(chosen))
     methods = tuple(sorted(set(data.method)))
-    found = inline(figure, data, Style(methods, on_page=True), "fig", "")
-    kinds = {key.label: key.kind for key in found.keys if key.kind != "sign"}
+    drawing = inline(figure, data, Style(methods, on_page=True), "fig", "")
+    kinds = {key.label: key.kind for key in drawing.keys if key.kind != "sign"}
     assert set(kinds) == set(methods) == {"naive", "sdpa", "flex", "fa2", "fa3", "cudnn", "flashmask"}
     assert {label for label, kind in kinds.items() if not kind} == {"fa3", "cudnn", "flex", "flashmask"}, (
         "the four that are fastest"
     )
-    for group in ElementTree.fromstring(found.svg).iter("g"):
+    for group in ElementTree.fromstring(drawing.svg).iter("g"):
         if "points" in group.get("class", ""):
             look = (
                 "var(--faint)" if kinds[group.get("data-method")] else f"var(--k-{group.get('data-method')})"
@@ -235,8 +235,8 @@ def test_a_sign_keeps_its_colour_and_its_words():
             )
             return canvas
 
-    found = inline(Drawing(), derived([]), Style((), on_page=True), "fig", "")
-    assert [(key.label, key.marker, key.kind, key.colour) for key in found.keys] == [
+    drawing = inline(Drawing(), derived([]), Style((), on_page=True), "fig", "")
+    assert [(key.label, key.marker, key.kind, key.colour) for key in drawing.keys] == [
         ("counted, 1/2", "", "sign", "var(--heat)"),
         ("failed", "x", "sign", ""),
     ]
@@ -381,7 +381,8 @@ def test_panels_are_wide_enough_for_their_subtitles():
 
 
 def test_each_name_has_one_look_whatever_else_is_there():
-    alone, together = looks(["fa3"]), looks([*KERNELS, *(f"{name}+fa3" for name in STRATEGIES), "unknown"])
+    alone = looks(["fa3"])
+    together = looks([*KERNELS, *(f"{name}+fa3" for name in STRATEGIES), "unknown"])
     assert alone["fa3"] == together["fa3"] and looks(["unknown"])["unknown"] == together["unknown"]
     assert len({look.colour for look in together.values()}) == len(together), "never one colour for two"
     assert {look.marker for method, look in together.items() if method.endswith("+fa3")} == {
@@ -393,8 +394,8 @@ def test_each_name_has_one_look_whatever_else_is_there():
 
 def test_unknown_names_take_spare_colours_of_their_own():
     names = [f"mine_{index}" for index in range(len(SPARE))]
-    found = looks(names)
-    assert len({look.colour for look in found.values()}) == len(SPARE) and found == looks(names[::-1])
+    styles = looks(names)
+    assert len({look.colour for look in styles.values()}) == len(SPARE) and styles == looks(names[::-1])
     assert len(looks([*names, "one_more"])) == len(SPARE) + 1
 
 
@@ -409,8 +410,8 @@ def luminance(colour: str) -> float:
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
-def contrast(one: float, other: float) -> float:
-    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+def contrast(first: float, other: float) -> float:
+    return (max(first, other) + 0.05) / (min(first, other) + 0.05)
 
 
 def mixed(colour: str, other: str, share: float) -> str:
@@ -442,8 +443,11 @@ def oklab(colour: str) -> np.ndarray:
     ],
 )
 def test_kernels_of_one_study_look_different(together, dark):
-    for one, other in itertools.combinations(together, 2):
-        assert np.linalg.norm(oklab(KERNELS[one][dark]) - oklab(KERNELS[other][dark])) > 0.07, (one, other)
+    for first, other in itertools.combinations(together, 2):
+        assert np.linalg.norm(oklab(KERNELS[first][dark]) - oklab(KERNELS[other][dark])) > 0.07, (
+            first,
+            other,
+        )
 
 
 @pytest.mark.parametrize("dark", [False, True])

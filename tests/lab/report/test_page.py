@@ -38,7 +38,10 @@ class Outline(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.ids, self.links, self.fetched = [], [], [], []
+        self.open = []
+        self.ids = []
+        self.links = []
+        self.fetched = []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -247,7 +250,8 @@ def test_kernels_and_strategies_have_rankings_of_their_own(text, beside):
 
 def test_the_archive_makes_it_again_in_any_order_without_torch(few_page, tmp_path):
     """In another process. The slow run has order and archive each by itself."""
-    archive, again = few_page.parent / "records.parquet", tmp_path / "report.html"
+    archive = few_page.parent / "records.parquet"
+    again = tmp_path / "report.html"
     code = (
         "import sys; from pathlib import Path; from longca.lab.report.build import build; from "
         "longca.lab.store.load import load;"
@@ -483,7 +487,10 @@ def test_templates_read_what_the_page_has_and_nothing_else():
     """Every name that they use is a field, and every field is used."""
     from jinja2 import meta, nodes
 
-    used, set_here, todo, done = set(), set(), ["page.html.j2"], set()
+    used = set()
+    set_here = set()
+    todo = ["page.html.j2"]
+    done = set()
     while todo:
         done.add(name := todo.pop())
         tree = page_templates().parse(

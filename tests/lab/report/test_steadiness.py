@@ -9,7 +9,8 @@ from longca.lab.studies.record import Record, Samples
 from tests.helpers.compare import cell
 from tests.helpers.records import record
 
-STEADY, RISING = (1.0,) * 12, tuple(1.0 + 0.01 * number for number in range(12))
+STEADY = (1.0,) * 12
+RISING = tuple(1.0 + 0.01 * number for number in range(12))
 
 
 def timed(times: tuple[float, ...], seqlen: int, **fields: Any) -> Record:
@@ -27,16 +28,17 @@ def test_drift_rests_precision_and_clocks_are_told():
         timed((1.0,) * 5, 8192),
         record(cell(seqlen=16384), Unsupported(reason="no"), gpu="NVIDIA H100"),
     ]
-    found = steadiness(derived(records))
-    drift, precision, rests, clocks = found.sentences
+    texts = steadiness(derived(records))
+    drift, precision, rests, clocks = texts.sentences
     assert drift.startswith("2 of 3 results drift: ") and "unknown for 1 more" in drift
     assert "in 1 of 3 results with six samples" in precision and clocks.startswith("In 1 of 4 results")
     assert rests == "GPUs rested after each call, busy for at most 50 % of the time."
-    assert {drifting.text for drifting in found.drifting} == {"+7.6 %", "-7.6 %"}
+    assert {drifting.text for drifting in texts.drifting} == {"+7.6 %", "-7.6 %"}
 
 
 def test_records_without_rests_are_not_mixed_in_silence():
-    old, new = timed(STEADY, 1024, duty=None, steady=None), timed(STEADY, 2048)
+    old = timed(STEADY, 1024, duty=None, steady=None)
+    new = timed(STEADY, 2048)
     assert "1 of 2 cells by the protocol with rests: the other one is never ranked" in " ".join(
         steadiness(derived([old, new])).sentences
     )

@@ -92,7 +92,8 @@ def start(program: str, *arguments: str, text: str = "") -> subprocess.Popen:
 
 
 def test_a_record_comes_back_as_it_was(tmp_path, make_record):
-    store, record = CellStore(tmp_path), make_record()
+    store = CellStore(tmp_path)
+    record = make_record()
     path = store.write(record)
     assert path == tmp_path / "cells" / record.cell_id[:2] / f"{record.cell_id}.json"
     assert store.read(record.cell_id) == record
@@ -103,7 +104,8 @@ def test_a_record_comes_back_as_it_was(tmp_path, make_record):
 
 @pytest.mark.parametrize("error", [math.nan, math.inf])
 def test_errors_that_are_not_finite_survive(tmp_path, make_record, error):
-    store, record = CellStore(tmp_path), make_record(relative=error)
+    store = CellStore(tmp_path)
+    record = make_record(relative=error)
     path = store.write(record)
     assert "NaN" in path.read_text() or "Infinity" in path.read_text()
     assert json.loads(path.read_text(), parse_constant=pytest.fail)
@@ -161,7 +163,8 @@ def test_a_second_write_replaces_the_first(tmp_path, make_record):
     ],
 )
 def test_a_damaged_file_is_named_and_harms_nothing(tmp_path, make_record, content, reason):
-    store, good = CellStore(tmp_path), make_record(seqlen=64)
+    store = CellStore(tmp_path)
+    good = make_record(seqlen=64)
     store.write(good)
     path = store.write(make_record(seqlen=128))
     text = path.read_text()
@@ -181,7 +184,8 @@ def test_bytes_that_are_no_text_are_a_problem(tmp_path, make_record):
 
 
 def test_a_file_in_another_cells_place_is_a_problem(tmp_path, make_record):
-    store, record = CellStore(tmp_path), make_record()
+    store = CellStore(tmp_path)
+    record = make_record()
     other = store.path("ab" + "0" * 14)
     other.parent.mkdir(parents=True)
     other.write_bytes(encode(record))
@@ -190,7 +194,8 @@ def test_a_file_in_another_cells_place_is_a_problem(tmp_path, make_record):
 
 
 def test_a_file_that_cannot_be_read_is_a_problem(tmp_path, make_record):
-    store, record = CellStore(tmp_path), make_record()
+    store = CellStore(tmp_path)
+    record = make_record()
     store.path(record.cell_id).mkdir(parents=True)
     assert "cannot be read" in store.read(record.cell_id).reason
 
@@ -203,8 +208,8 @@ def test_kill_9_leaves_the_old_record_or_the_new_one(tmp_path, make_record):
         time.sleep(0.01 * attempt)
         writer.send_signal(signal.SIGKILL)
         assert writer.wait() == -signal.SIGKILL
-        found = store.read(record.cell_id)
-        parts = found.run_id.removesuffix(";").split(";")
+        stored = store.read(record.cell_id)
+        parts = stored.run_id.removesuffix(";").split(";")
         assert len(parts) == 2000 and len(set(parts)) == 1
         assert store.read_all()[1] == []
 
@@ -212,7 +217,8 @@ def test_kill_9_leaves_the_old_record_or_the_new_one(tmp_path, make_record):
 def test_leftovers_are_ignored_and_removed_by_the_next_run(tmp_path, make_record):
     store = CellStore(tmp_path)
     folder = store.write(make_record()).parent
-    left, written = folder / ".0123456789abcdef.aa.tmp", folder / ".0123456789abcdef.bb.tmp"
+    left = folder / ".0123456789abcdef.aa.tmp"
+    written = folder / ".0123456789abcdef.bb.tmp"
     for path in (left, written):
         path.write_text("{")
     assert len(store.read_all()[0]) == 1 and store.read_all()[1] == []
@@ -236,7 +242,8 @@ def test_what_a_killed_writer_has_left_goes_with_the_next_write(tmp_path, make_r
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path, make_record, monkeypatch, number):
-    store, old = CellStore(tmp_path), make_record(time_ms=1.0)
+    store = CellStore(tmp_path)
+    old = make_record(time_ms=1.0)
     store.write(old)
 
     def full(descriptor: int) -> None:
@@ -264,7 +271,8 @@ try:
 except UserError as error:
     print(error)
 """
-    store, old = CellStore(tmp_path), make_record(time_ms=1.0)
+    store = CellStore(tmp_path)
+    old = make_record(time_ms=1.0)
     store.write(old)
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)],
@@ -316,7 +324,8 @@ def test_a_second_run_is_refused_and_told_who_runs(tmp_path):
 @pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "FIFO"])
 def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path, kind, part):
     """Whoever may write to a shared folder could have another user's file emptied."""
-    other, results = tmp_path / "precious", tmp_path / "results"
+    other = tmp_path / "precious"
+    results = tmp_path / "results"
     results.mkdir()
     lock = results / (".lock" if part is None else f".lock.{part}")
     if kind != "dangling link":
@@ -334,7 +343,8 @@ def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path, kind, part):
 
 
 def test_a_second_run_waits_if_told_to(tmp_path):
-    first, said = start(HOLD, str(tmp_path), ""), []
+    first = start(HOLD, str(tmp_path), "")
+    said = []
 
     def announce(line: str) -> None:
         said.append(line)
@@ -409,8 +419,8 @@ def test_whatever_a_holder_signs_is_told_in_one_plain_line(tmp_path, content):
         (tmp_path / ".lock").write_text(content)
         with pytest.raises(UserError) as refusal, CellStore(tmp_path).lock():
             pass
-        (told,) = holders(tmp_path)
-    assert told in str(refusal.value) and told.isprintable() and len(told) < 600
+        (signed,) = holders(tmp_path)
+    assert signed in str(refusal.value) and signed.isprintable() and len(signed) < 600
 
 
 def test_the_store_needs_no_heavy_library():

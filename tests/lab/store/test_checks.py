@@ -35,7 +35,7 @@ def changed(path: str, value: Any, **fields: Any) -> dict[str, Any]:
 
 
 def problems(folder: Path, content: dict[str, Any]) -> list[str]:
-    """What a cell's file, a Parquet file and a JSON file of that record say."""
+    """The messages about a cell's file, a Parquet file and a JSON file of that record."""
     store = CellStore(folder)
     path = store.path(OK.cell_id)
     path.parent.mkdir(parents=True, exist_ok=True)

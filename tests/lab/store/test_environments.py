@@ -96,13 +96,13 @@ def test_listings_go_with_the_records_through_every_form(
     loaded = load(results)
     paths = export(loaded.records, tmp_path / "exported", loaded.environments)
     for source in (results, paths[0], paths[2], tmp_path / "exported"):
-        found = load(source)
-        assert not found.problems and found.environments.contents(found.records) == dict(
+        actual = load(source)
+        assert not actual.problems and actual.environments.contents(actual.records) == dict(
             sorted(listings().items())
         )
         assert (
-            found.environments.installed(environment()[0]) == INSTALLED
-            and found.environments.loaded(environment()[0]) == LOADED
+            actual.environments.installed(environment()[0]) == INSTALLED
+            and actual.environments.loaded(environment()[0]) == LOADED
         )
     again = export(load(paths[0]).records[::-1], tmp_path / "again", load(paths[0]).environments)
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
@@ -155,8 +155,8 @@ def test_records_of_old_schemas_stay_as_they_were(records: list[Record]):
 def test_a_damaged_listing_is_named_and_the_records_stay(results: Path, records, change, says, monkeypatch):
     monkeypatch.setenv("LONGCA_LIMIT_ENVIRONMENTS_MIB", "1")
     change(results / FOLDER / f"{environment()[0].installed}.json")
-    found = load(results)
-    assert len(found.records) == len(records) and says in " ".join(map(str, found.problems))
+    loaded = load(results)
+    assert len(loaded.records) == len(records) and says in " ".join(map(str, loaded.problems))
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_a_file_of_records_with_damaged_listings_is_read(records: list[Record], 
     path = export(records, tmp_path)[0]
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, ENVIRONMENTS_KEY: b"!"}), path)
-    found = load(path)
-    assert len(found.records) == len(records) and "its environments are damaged" in str(found.problems[0])
+    loaded = load(path)
+    assert len(loaded.records) == len(records) and "its environments are damaged" in str(loaded.problems[0])
 
 
 def image(**changes: Any) -> ImageList:
@@ -227,10 +227,8 @@ def test_what_was_loaded_is_compared_with_an_image():
 
 
 def test_a_process_outside_has_the_files_of_the_same_folder(tmp_path: Path):
-    here, there = (
-        loaded_in(folder_of_packages(tmp_path / "here")),
-        loaded_in(folder_of_packages(tmp_path / "there")),
-    )
+    here = loaded_in(folder_of_packages(tmp_path / "here"))
+    there = loaded_in(folder_of_packages(tmp_path / "there"))
     contents = {
         "files": {each.path: each.sha256 for each in there.objects},
         "modules": [each.model_dump() for each in there.modules],

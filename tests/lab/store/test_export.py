@@ -106,18 +106,18 @@ def test_a_cell_of_more_operations_than_64_bits_count(records, tmp_path):
     cell = attention.cell.model_copy(
         update={"seqlen": 1 << 24, "num_q_heads": 64, "num_kv_heads": 8, "head_dim": 128}
     )
-    one = record(cell).model_copy(
+    first = record(cell).model_copy(
         update={"mask": attention.mask.model_copy(update={"area": 1 << 48, "num_groups": 1})}
     )
-    row = pq.read_table(export([one], tmp_path)[0]).to_pylist()[0]
-    assert row["flops"] >= 2.0**63 and row["flops"] == derived([one])["flops"][0]
+    row = pq.read_table(export([first], tmp_path)[0]).to_pylist()[0]
+    assert row["flops"] >= 2.0**63 and row["flops"] == derived([first])["flops"][0]
 
 
 def test_same_records_same_bytes(records, tmp_path):
-    for one, other in zip(
+    for first, other in zip(
         export(records, tmp_path / "a"), export(records[::-1], tmp_path / "b"), strict=True
     ):
-        assert one.read_bytes() == other.read_bytes()
+        assert first.read_bytes() == other.read_bytes()
 
 
 def test_no_records_are_exported_too(tmp_path):

@@ -44,8 +44,8 @@ def test_a_contributed_folder_is_found_and_ranked_by_itself(own: Path, longca):
     asked = ("choose", "causal", "-s", "8K", "--heads", "64:8", "-d", "fwd", "--json")
     both = json.loads(longca(*asked).stdout)["rankings"]
     assert [ranking["devices"] for ranking in both] == [[gpu] for gpu in MODELS]
-    one = json.loads(longca(*asked, "--gpu", "l40s").stdout)["rankings"]
-    assert [ranking["devices"] for ranking in one] == [["NVIDIA L40S"]]
+    first = json.loads(longca(*asked, "--gpu", "l40s").stdout)["rankings"]
+    assert [ranking["devices"] for ranking in first] == [["NVIDIA L40S"]]
 
 
 def test_claims_are_judged_for_each_model():

@@ -1,4 +1,4 @@
-"""What is remembered of cells is what their records say, and nothing that has changed since."""
+"""The index holds the content of cells' records, and nothing that has changed since."""
 
 import json
 import os
@@ -25,15 +25,15 @@ def store(tmp_path, monkeypatch) -> CellStore:
 @pytest.fixture
 def reads(store, monkeypatch) -> list[str]:
     """Ids of the cells whose files are read."""
-    found: list[str] = []
+    texts: list[str] = []
     read = store.read
 
     def noted(cell_id: str) -> object:
-        found.append(cell_id)
+        texts.append(cell_id)
         return read(cell_id)
 
     monkeypatch.setattr(store, "read", noted)
-    return found
+    return texts
 
 
 def test_facts_are_those_of_the_records_and_are_read_once(store, reads):

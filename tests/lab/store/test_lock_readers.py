@@ -1,4 +1,4 @@
-"""Who may only read the results cannot hold their lock."""
+"""A user who may only read the results cannot hold their lock."""
 
 import errno
 import fcntl

@@ -27,15 +27,16 @@ def own() -> list[Record]:
         record for record in quick_study() if record.samples and may_play(record.cell) and record.work is None
     ]
     case = case_id(records[0].cell, "")
-    found = [record for record in records if case_id(record.cell, "") == case]
-    assert len(found) > 1
-    return found
+    actual = [record for record in records if case_id(record.cell, "") == case]
+    assert len(actual) > 1
+    return actual
 
 
 @pytest.fixture(scope="module")
 def played(own) -> list[Record]:
     identity = playoff_id(case_id(own[0].cell, ""), "run")
-    num_samples, num_players = len(own[0].samples.time_ms[0]), len(own)
+    num_samples = len(own[0].samples.time_ms[0])
+    num_players = len(own)
     turns = [
         Turns(
             num_players=num_players,
@@ -70,7 +71,8 @@ def test_a_play_off_is_read_as_it_was_written(folder, own, played):
 
 def test_a_damaged_one_is_named_and_not_used_in_parts(folder):
     store = PlayoffStore(folder)
-    path, before = store.path("0" * 16), store.digest()
+    path = store.path("0" * 16)
+    before = store.digest()
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:-20])
     assert isinstance(store.read("0" * 16), UnusableFile) and store.digest() != before

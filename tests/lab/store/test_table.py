@@ -176,13 +176,13 @@ def test_attention_is_held_against_what_its_own_device_reached_in_its_own_study(
 
 def test_ranks_are_held_against_one_device_each():
     cell = CELL.model_copy(update={"kind": "cp", "strategy": "ulysses", "world": 2})
-    found = rows(
+    actual = rows(
         [
             record(cell, mask=FACTS, samples=samples((1.0,), (1.0,))),
             record(control("matmul"), samples=samples((5.0,))),
         ]
     )[0]
-    assert found["ceiling_percent"] == pytest.approx(100 * found["tflops"] / 2 / found["ceiling_tflops"])
+    assert actual["ceiling_percent"] == pytest.approx(100 * actual["tflops"] / 2 / actual["ceiling_tflops"])
 
 
 def test_nominal_operations_are_those_of_the_density_asked():
@@ -413,11 +413,11 @@ def test_a_study_that_stands_aside_is_ranked_by_itself_alone():
 
 def test_each_device_is_held_against_its_own_controls_and_else_against_those_of_its_model():
     def timed(cell, time_ms, uuid, gpu="NVIDIA H200"):
-        found = record(cell, samples=samples((time_ms,), timer="cuda_event"), mask=FACTS, gpu=gpu, study="a")
-        node = found.environment.nodes[0]
+        stored = record(cell, samples=samples((time_ms,), timer="cuda_event"), mask=FACTS, gpu=gpu, study="a")
+        node = stored.environment.nodes[0]
         node = node.model_copy(update={"gpu": node.gpu | {"uuid": uuid}})
-        return found.model_copy(
-            update={"environment": found.environment.model_copy(update={"nodes": (node,)})}
+        return stored.model_copy(
+            update={"environment": stored.environment.model_copy(update={"nodes": (node,)})}
         )
 
     records = [

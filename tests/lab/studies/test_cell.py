@@ -152,7 +152,8 @@ def test_frozen():
 
 
 def test_names_in_tables():
-    kernel, cp = Cell(**KERNEL), Cell(**CP)
+    kernel = Cell(**KERNEL)
+    cp = Cell(**CP)
     assert (kernel.method, cp.method) == ("sdpa", "ulysses+sdpa")
     assert kernel.title == "sdpa causal_document S=8192 64:8 D=128 bf16 fwd seed=3"
     assert (

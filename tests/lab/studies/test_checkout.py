@@ -18,15 +18,15 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_that_is_no_checkout_has_no_commit(root):
-    found = source.__wrapped__()
-    assert (found.git_sha, found.git_dirty, described(found)) == (None, None, "")
+    commit = source.__wrapped__()
+    assert (commit.git_sha, commit.git_dirty, described(commit)) == (None, None, "")
 
 
 @pytest.mark.parametrize(("told", "dirty"), [(SHA, False), (f"{SHA}-dirty", True)])
 def test_a_copy_says_where_it_comes_from(root, monkeypatch, told, dirty):
     (root / COMMIT_FILE).write_text(f"{told}\n")
-    found = source.__wrapped__()
-    assert (found.git_sha, found.git_dirty, described(found)) == (SHA, dirty, told)
+    commit = source.__wrapped__()
+    assert (commit.git_sha, commit.git_dirty, described(commit)) == (SHA, dirty, told)
     monkeypatch.setenv(COMMIT, "ff" * 20)
     assert source.__wrapped__().git_sha == "ff" * 20, "the variable comes first"
 

@@ -53,8 +53,8 @@ def test_ranks_of_many_samples_go_on_where_exact_ones_end() -> None:
 @pytest.mark.parametrize("count", [10, 20, 60])
 def test_steady_samples_seldom_drift(noise: str, count: int) -> None:
     chance = random.Random(2)
-    found = [drift([NOISE[noise](chance) for _ in range(count)]) for _ in range(2000)]
-    assert sum(word != "none" for word in found) / len(found) <= 0.015
+    actual = [drift([NOISE[noise](chance) for _ in range(count)]) for _ in range(2000)]
+    assert sum(word != "none" for word in actual) / len(actual) <= 0.015
 
 
 def test_a_clock_that_falls_is_found() -> None:

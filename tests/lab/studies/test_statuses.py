@@ -9,7 +9,8 @@ from longca.lab.bench.run import overview, own_file, progress, scores
 from longca.lab.report import matrix, series
 from longca.lab.studies.outcome import STATUSES, Outcome
 
-STATIC, TEMPLATES = PACKAGE_ROOT / "lab" / "report" / "static", PACKAGE_ROOT / "lab" / "report" / "templates"
+STATIC = PACKAGE_ROOT / "lab" / "report" / "static"
+TEMPLATES = PACKAGE_ROOT / "lab" / "report" / "templates"
 
 
 def test_the_list_is_that_of_the_outcomes() -> None:

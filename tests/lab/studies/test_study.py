@@ -329,8 +329,8 @@ def test_a_grid_may_be_measured_otherwise(plugins: Path, write_study: WriteStudy
         measure={"warmup": 5, "repeats": 20},
     )
     study = load_study(str(path))
-    found = {cell.seqlen: study.measure_of(cell) for cell in study.cells()}
-    assert found == {
+    actual = {cell.seqlen: study.measure_of(cell) for cell in study.cells()}
+    assert actual == {
         1024: Measure(warmup=5, repeats=20),
         64: Measure(warmup=5, repeats=100),
         128: Measure(warmup=9, repeats=20),

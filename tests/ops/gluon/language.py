@@ -116,7 +116,8 @@ def mbarrier_init(bar: SharedMemory, count: int) -> None:
 
 def mbarrier_wait(bar: SharedMemory, phase: Any, pred: Any = True, deps: Any = ()) -> None:
     if pred:
-        barrier, parity = _mbarrier(bar), int(phase)
+        barrier = _mbarrier(bar)
+        parity = int(phase)
         me().pause(lambda: barrier.phase % 2 != parity, f"{barrier}, parity {parity}")
 
 
@@ -134,7 +135,8 @@ def mbarrier_expect(bar: SharedMemory, num_bytes: int, pred: Any = True) -> None
 def async_copy_global_to_shared(
     desc: Descriptor, coordinates: list[Any], bar: SharedMemory, target: SharedMemory
 ) -> None:
-    barrier, where = _mbarrier(bar), [int(c) for c in coordinates]
+    barrier = _mbarrier(bar)
+    where = [int(c) for c in coordinates]
     box = desc.box_at(where)
     target.spoil()
 
@@ -184,7 +186,9 @@ class Kernel:
     """A jitted function: called from others as it is, or launched."""
 
     def __init__(self, fn: Callable[..., None]) -> None:
-        self.fn, self.__name__, self.__doc__ = fn, fn.__name__, fn.__doc__
+        self.fn = fn
+        self.__name__ = fn.__name__
+        self.__doc__ = fn.__doc__
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.fn(*arguments, **named)
@@ -196,7 +200,8 @@ class Kernel:
         def launch(*arguments: Any, **_options: Any) -> None:
             world = World(settings["seed"])
             given = [Pointer(flat(x)) if isinstance(x, torch.Tensor) else x for x in arguments]
-            partitions, programs = [], []
+            partitions = []
+            programs = []
             for number in range(grid[0]):
                 Program.current = Program(number, grid[0])
                 self.fn(*given)
@@ -260,18 +265,17 @@ def emulate() -> None:
         (),
         {"__init__": lambda self, *args: None, "get_default_for": staticmethod(lambda *args: LAYOUT)},
     )
-    language.constexpr, language.tensor, language.shared_memory_descriptor, language.dtype = (
-        Constexpr,
-        Tensor,
-        SharedMemory,
-        DType,
-    )
-    language.load, language.store, language.atomic_add = load, store, atomic_add
-    language.inline_asm_elementwise, language.allocate_shared_memory = (
-        inline_asm_elementwise,
-        allocate_shared_memory,
-    )
-    language.warp_specialize, language.static_range = warp_specialize, range
+    language.constexpr = Constexpr
+    language.tensor = Tensor
+    language.shared_memory_descriptor = SharedMemory
+    language.dtype = DType
+    language.load = load
+    language.store = store
+    language.atomic_add = atomic_add
+    language.inline_asm_elementwise = inline_asm_elementwise
+    language.allocate_shared_memory = allocate_shared_memory
+    language.warp_specialize = warp_specialize
+    language.static_range = range
     language.thread_barrier = lambda: None
     language.convert_layout = lambda x, layout: x
     language.arange = lambda start, end, layout=None: Tensor(torch.arange(start, end, dtype=torch.int32))
@@ -306,15 +310,20 @@ def emulate() -> None:
         expect=mbarrier_expect,
         MBarrierLayout=lambda: LAYOUT,
     )
-    hopper.tma, hopper.warpgroup_mma, hopper.warpgroup_mma_wait = tma, warpgroup_mma, warpgroup_mma_wait
+    hopper.tma = tma
+    hopper.warpgroup_mma = warpgroup_mma
+    hopper.warpgroup_mma_wait = warpgroup_mma_wait
     hopper.fence_async_shared = lambda cluster=False: None
     gluon = types.ModuleType("triton.experimental.gluon")
-    gluon.jit, gluon.constexpr_function, gluon.language = jit, lambda fn: fn, language
+    gluon.jit = jit
+    gluon.constexpr_function = lambda fn: fn
+    gluon.language = language
     host = types.ModuleType("triton.experimental.gluon.nvidia.hopper")
     host.TensorDescriptor = Descriptor
     internals = types.ModuleType("triton.experimental.gluon.language._core")
     internals.builtin = lambda fn: {"async_add": async_add}[fn.__name__]
-    core._aggregate, triton.experimental.gluon = lambda cls: cls, gluon
+    core._aggregate = lambda cls: cls
+    triton.experimental.gluon = gluon
     sys.modules |= {
         "triton.experimental.gluon": gluon,
         "triton.experimental.gluon.language": language,

@@ -32,7 +32,8 @@ class World:
     """The partitions of all programs, which take turns, and what is under way."""
 
     def __init__(self, seed: int) -> None:
-        self.random, self.lock = random.Random(seed), threading.Condition()
+        self.random = random.Random(seed)
+        self.lock = threading.Condition()
         self.threads: list[Partition] = []
         self.turn: Partition | None = None
         self.under_way: list[Callable[[], None]] = []
@@ -88,7 +89,10 @@ class Partition:
         arguments: tuple[Any, ...],
         num_warps: int,
     ) -> None:
-        self.world, self.program, self.name, self.num_threads = world, program, name, 32 * num_warps
+        self.world = world
+        self.program = program
+        self.name = name
+        self.num_threads = 32 * num_warps
         self.blocked_by: Callable[[], bool] | None = None
         self.waits_for = "its turn"
         self.matmuls: list[Matmul] = []
@@ -123,7 +127,8 @@ class Partition:
     def pause(self, until: Callable[[], bool] | None = None, what: str = "its turn") -> None:
         """Lets others go on, until something is true."""
         with self.world.lock:
-            self.blocked_by, self.waits_for = until, what
+            self.blocked_by = until
+            self.waits_for = what
             self.world._next()
             self._await_turn()
             self.blocked_by = None
@@ -137,7 +142,8 @@ class Program:
     """One of the programs of a launch, and its barriers."""
 
     def __init__(self, number: int, num_programs: int) -> None:
-        self.number, self.num_programs = number, num_programs
+        self.number = number
+        self.num_programs = num_programs
         self.mbarriers: dict[tuple[int, int], MBarrier] = {}
         self.named: dict[int, NamedBarrier] = {}
         self.partitions: list[tuple[Callable[..., None], tuple[Any, ...], int]] = []
@@ -150,7 +156,11 @@ class MBarrier:
     """A barrier in shared memory: a phase ends after so many arrivals and bytes."""
 
     def __init__(self, count: int, number: int) -> None:
-        self.count, self.pending, self.bytes, self.phase, self.number = count, count, 0, 0, number
+        self.count = count
+        self.pending = count
+        self.bytes = 0
+        self.phase = 0
+        self.number = number
 
     def __str__(self) -> str:
         return (
@@ -173,7 +183,8 @@ class NamedBarrier:
     """A barrier of the hardware: a round ends when so many threads have arrived."""
 
     def __init__(self) -> None:
-        self.arrived, self.rounds = 0, 0
+        self.arrived = 0
+        self.rounds = 0
 
     def arrive(self, threads: int, total: int) -> None:
         self.arrived += threads
@@ -186,7 +197,11 @@ class Matmul:
     """A matmul under way: its accumulator, until it is waited for."""
 
     def __init__(self, a: Any, b: SharedMemory, acc: Any, use_acc: bool) -> None:
-        self.a, self.b, self.acc, self.use_acc, self.value = a, b, acc, use_acc, None
+        self.a = a
+        self.b = b
+        self.acc = acc
+        self.use_acc = use_acc
+        self.value = None
         self.operands = (
             self._read() if me().world.random.random() < 0.5 or not isinstance(b, SharedMemory) else None
         )
@@ -208,13 +223,11 @@ class Descriptor:
     def __init__(
         self, base: torch.Tensor, shape: list[int], strides: list[int], block_shape: list[int], layout: Any
     ) -> None:
-        self.base, self.shape, self.strides, self.box, self.layout = (
-            base,
-            shape,
-            strides,
-            list(block_shape),
-            layout,
-        )
+        self.base = base
+        self.shape = shape
+        self.strides = strides
+        self.box = list(block_shape)
+        self.layout = layout
         self.dtype = OF_TORCH[base.dtype]
         self.block_type = types.SimpleNamespace(
             shape=self.box, nbytes=math.prod(self.box) * base.element_size()

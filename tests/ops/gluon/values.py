@@ -12,7 +12,9 @@ LAYOUT = types.SimpleNamespace(name="any layout")
 
 class DType:
     def __init__(self, name: str, torch_dtype: torch.dtype) -> None:
-        self.name, self.torch, self.element_ty = name, torch_dtype, self
+        self.name = name
+        self.torch = torch_dtype
+        self.element_ty = self
         self.itemsize = torch_dtype.itemsize
 
     def __repr__(self) -> str:
@@ -123,7 +125,8 @@ class Pointer:
     """Pointers into a tensor of global memory."""
 
     def __init__(self, memory: torch.Tensor, offset: Any = 0) -> None:
-        self.memory, self.offset = memory, offset
+        self.memory = memory
+        self.offset = offset
 
     dtype = property(lambda self: types.SimpleNamespace(element_ty=OF_TORCH[self.memory.dtype]))
 
@@ -149,8 +152,11 @@ class SharedMemory:
     """A buffer, or a view of one: the places of its elements in memory."""
 
     def __init__(self, memory: torch.Tensor, places: torch.Tensor, dtype: DType) -> None:
-        self.memory, self.places, self.dtype = memory, places, dtype
-        self.shape, self.type = list(places.shape), types.SimpleNamespace(layout=LAYOUT)
+        self.memory = memory
+        self.places = places
+        self.dtype = dtype
+        self.shape = list(places.shape)
+        self.type = types.SimpleNamespace(layout=LAYOUT)
 
     def _view(self, places: torch.Tensor) -> "SharedMemory":
         return SharedMemory(self.memory, places, self.dtype)
@@ -169,7 +175,8 @@ class SharedMemory:
         return self._view(self.places.permute(order))
 
     def _reinterpret(self, dtype: DType, shape: list[int], _layout: Any) -> "SharedMemory":
-        start, places = int(self.places.min()), places_of(dtype, shape)
+        start = int(self.places.min())
+        places = places_of(dtype, shape)
         assert dtype is self.dtype and places.numel() == self.places.numel()
         return self._view(places + start)
 
@@ -188,8 +195,8 @@ class SharedMemory:
 
 
 def places_of(dtype: DType, shape: list[int]) -> torch.Tensor:
-    """Where the elements of a buffer lie: rows of more than 128 bytes in columns of 128 bytes, within each
-    stage."""
+    """The addresses of the elements of a buffer: rows of more than 128 bytes in columns of 128 bytes, within
+    each stage."""
     width = 128 // dtype.itemsize
     if len(shape) < 3 or shape[-1] <= width:
         return torch.arange(math.prod(shape)).reshape(shape)

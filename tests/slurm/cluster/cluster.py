@@ -95,7 +95,8 @@ class Cluster:
         self._start(f"slurmd.{node}", ["slurmd", "-D", "-N", node], node=node)
 
     def _prepare(self) -> None:
-        space, layout = self.space, self.layout
+        space = self.space
+        layout = self.layout
         space.make_readable(python_paths())
         hosts = [
             f"127.0.0.1 localhost\n{HEAD_IP} {HEAD}",

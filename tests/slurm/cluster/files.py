@@ -17,7 +17,7 @@ GPU_MAJOR = 195
 
 @dataclass(frozen=True)
 class Layout:
-    """What the cluster has."""
+    """Content of the cluster's folder."""
 
     folder: Path
     num_nodes: int = 2

@@ -1,4 +1,4 @@
-"""What this machine must have for a cluster in namespaces, and getting it."""
+"""Requirements of a cluster in namespaces on this machine, and their installation."""
 
 import os
 import shutil
@@ -64,7 +64,7 @@ def why_not() -> str | None:
 
 
 def has_cgroups() -> bool:
-    """Whether Slurm can hold jobs to their memory and devices by control groups of version 1, as Debian 12's
+    """True if Slurm can hold jobs to their memory and devices by control groups of version 1, as Debian 12's
     does."""
     return all(Path("/sys/fs/cgroup", name, "tasks").exists() for name in ("memory", "devices", "freezer"))
 

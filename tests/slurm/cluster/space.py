@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.slurm.cluster.machine import NAMESPACES, SYSTEM_PATH
 
-USER, UID = "runner", 64007
+USER = "runner"
+UID = 64007
 # process 1: takes up orphans, and ends with its input, and all others with it
 KEEP_ALIVE = "trap '' CHLD; exec cat"
 
@@ -19,7 +20,8 @@ class Space:
     """Runs commands inside, as root or as the plain user. Ends with `close`, or with this process."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.home = folder, folder / "home"
+        self.folder = folder
+        self.home = folder / "home"
         self._holders: dict[str, tuple[subprocess.Popen[bytes], int]] = {
             "": _hold([*NAMESPACES, "sh", "-c", KEEP_ALIVE])
         }
@@ -120,7 +122,7 @@ class Space:
         self.run(f"mount -t tmpfs -o size={size},mode=755,uid={UID},gid={UID} tmpfs {place}")
 
     def inside(self, path: Path) -> Path:
-        """Where a path inside is found from outside."""
+        """The path outside of a path inside."""
         return Path(f"/proc/{self._holders[''][1]}/root{path}")
 
     def own_etc(self, script: str) -> None:
@@ -146,10 +148,16 @@ class Space:
                     break
         for number, (folder, below) in enumerate(hidden.items()):
             kept = {path: self.folder / f"kept{number}.{index}" for index, path in enumerate(sorted(below))}
-            self.run("\n".join(f"mkdir {place}; mount --bind {path} {place}" for path, place in kept.items()))
+            self.run(
+                "\n".join(
+                    f"mkdir {position}; mount --bind {path} {position}" for path, position in kept.items()
+                )
+            )
             self.run(f"mount -t tmpfs -o mode=755 tmpfs {folder}")
             self.run(
-                "\n".join(f"mkdir -p {path}; mount --bind {place} {path}" for path, place in kept.items())
+                "\n".join(
+                    f"mkdir -p {path}; mount --bind {position} {path}" for path, position in kept.items()
+                )
             )
 
     def _enter(self, node: str) -> list[str]:
@@ -169,8 +177,8 @@ _ENVIRON = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "HOME": "/nonexistent"}
 
 def python_paths() -> set[Path]:
     """Folders that this Python needs: its own, its environment's, and those it imports from."""
-    found = {Path(sys.prefix), Path(sys.base_prefix), *(Path(entry) for entry in sys.path if entry)}
-    return {path.resolve() for path in found if path.is_dir()} | {Path(sys.prefix)}
+    paths = {Path(sys.prefix), Path(sys.base_prefix), *(Path(entry) for entry in sys.path if entry)}
+    return {path.resolve() for path in paths if path.is_dir()} | {Path(sys.prefix)}
 
 
 def _hold(command: list[str]) -> tuple[subprocess.Popen[bytes], int]:

@@ -58,12 +58,10 @@ class Changes:
 
     def __init__(self, cell: Cell, mask: Mask, seed: int) -> None:
         self._kind: InputValues
-        self._dtype, self._head_dim, self._kind, self._seed = (
-            DTYPES[cell.dtype],
-            cell.head_dim,
-            cell.input_values,
-            seed,
-        )
+        self._dtype = DTYPES[cell.dtype]
+        self._head_dim = cell.head_dim
+        self._kind = cell.input_values
+        self._seed = seed
         self.sites = _sites(cell, mask, np.random.default_rng(seed))
         self._block: tuple[int, torch.device] | None = None  # of the values at hand
         self._values: dict[str, torch.Tensor] = {}
@@ -73,16 +71,16 @@ class Changes:
         """Set an input, in place, to its content in a call. The host does not wait for a GPU."""
         self.apply_to_shard(name, x_THD, call, None)
 
-    def apply_to_shard(self, name: str, x_LHD: torch.Tensor, call: int, place: ShardPlace | None) -> None:
-        """The same for the tokens of one rank: `place` is what `shard_place` gives for them."""
+    def apply_to_shard(self, name: str, x_LHD: torch.Tensor, call: int, target: ShardPlace | None) -> None:
+        """The same for the tokens of one rank: `target` is what `shard_place` gives for them."""
         if not self.sites:
             return
         values = self._values_of(call, x_LHD.device)[name]
-        if place is None:
+        if target is None:
             tokens, heads = self._place(name, x_LHD.device)
             x_LHD[tokens, heads] = values
-        elif len(place.sites):
-            x_LHD[place.tokens, place.heads] = values[place.sites]
+        elif len(target.sites):
+            x_LHD[target.tokens, target.heads] = values[target.sites]
 
     def shard_place(self, name: str, positions_L: np.ndarray, device: torch.device) -> ShardPlace:
         """The place in a rank's shard at which an input changes.
@@ -119,7 +117,8 @@ class Changes:
             drawn = self._draw(block)
             if device.type == "cuda":
                 drawn = {name: x.pin_memory().to(device, non_blocking=True) for name, x in drawn.items()}
-            self._block, self._values = (block, device), drawn
+            self._block = (block, device)
+            self._values = drawn
         return {name: x[number] for name, x in self._values.items()}
 
     def _draw(self, block: int) -> dict[str, torch.Tensor]:
@@ -150,7 +149,8 @@ def _as_inputs(normal: torch.Tensor, kind: InputValues) -> torch.Tensor:
 def _sites(cell: Cell, mask: Mask, rng: np.random.Generator) -> list[ChangedPair]:
     """Sites with distinct rows and keys, of as many KV heads as possible; fewer or none under masks that hide
     nearly all pairs."""
-    heads_per_group, ratio = cell.num_kv_heads // mask.num_groups, cell.num_q_heads // cell.num_kv_heads
+    heads_per_group = cell.num_kv_heads // mask.num_groups
+    ratio = cell.num_q_heads // cell.num_kv_heads
     sites: list[ChangedPair] = []
     heads = rng.permutation(cell.num_kv_heads)
     for number in range(NUM_SITES):

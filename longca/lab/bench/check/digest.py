@@ -13,7 +13,8 @@ import functools
 import torch
 
 ELEMENTS = 1 << 22  # at a time: bounds the memory of their 64-bit form
-_ODD, _SPREAD = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
+_ODD = 0x9E3779B97F4A7C15
+_SPREAD = 0xBF58476D1CE4E5B9
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

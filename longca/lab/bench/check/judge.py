@@ -126,7 +126,8 @@ class _TimedGradients:
     """
 
     def __init__(self, plan: CheckPlan, oracle: Oracle, inputs: Inputs) -> None:
-        self._plan, self._inputs = plan, inputs
+        self._plan = plan
+        self._inputs = inputs
         self._base = {} if plan.scope.is_sample else oracle.keys
         self._factors = oracle.row_factors
         self._first: dict[int, tuple[dict[str, dict[int, torch.Tensor]], HeadKeys]] = {}
@@ -144,11 +145,13 @@ class _TimedGradients:
         return None
 
     def _compare(self, timed: TimedPart, given: PartResult, errors: dict[str, ErrorAccumulator]) -> None:
-        [head], keys = timed.part.kv_heads, list(timed.keys)
+        [head] = timed.part.kv_heads
+        keys = list(timed.keys)
         now = self._contributions(head)
         if head not in self._base:
             return self._compare_with_first(head, keys, given, now, errors)
-        base, then = self._base[head], self._at_check.get(head, now)
+        base = self._base[head]
+        then = self._at_check.get(head, now)
         for number, name in enumerate(("dk", "dv")):
             exact = (base.exact[number] + now.exact[number] - then.exact[number])[keys]
             off = (base.emulated[number] - base.exact[number])[keys] + _rounding(
@@ -184,7 +187,7 @@ class _TimedGradients:
             errors[name].add(torch.stack([results[name][key] for key in shared]), exact, rounded, size)
 
     def _contributions(self, head: int) -> HeadKeys:
-        """Of the sites' rows, under the present output gradient."""
+        """The sums over the sites' rows, under the present output gradient."""
         if head not in self._chunks:
             self._chunks[head] = self._chunk(head)
         reference, rows, seen, chunk = self._chunks[head]
@@ -197,7 +200,9 @@ class _TimedGradients:
         dout = reference.rows_of(self._inputs.dout_THD, rows).double()
         _, keys = attend(replace(chunk, dout_GRnD=dout), Arithmetic(torch.float64))
         assert keys is not None
-        dk, dv, weight = zero.clone(), zero.clone(), zero[:, 0].clone()
+        dk = zero.clone()
+        dv = zero.clone()
+        weight = zero[:, 0].clone()
         dk[seen], dv[seen], weight[seen] = keys.dk_GCD[0], keys.dv_GCD[0], keys.weight_GC[0]
         return HeadKeys((dk, dv), (dk, dv), weight)
 

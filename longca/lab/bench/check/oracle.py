@@ -68,7 +68,8 @@ def cut(scope: CheckedSubset, ratio: int, tensors: dict[str, torch.Tensor]) -> l
     """
     results = []
     for part in scope.parts:
-        kv_heads, q_heads = list(part.kv_heads), part.q_heads(ratio)
+        kv_heads = list(part.kv_heads)
+        q_heads = part.q_heads(ratio)
         results.append(
             {
                 name: x[:, kv_heads] if name in ("dk", "dv") else x[index_of(part.rows, x.device)][:, q_heads]
@@ -84,7 +85,8 @@ def checked_dout(scope: CheckedSubset, ratio: int, dout_THD: torch.Tensor) -> to
         return dout_THD
     dout = torch.zeros_like(dout_THD)
     for part in scope.parts:
-        rows, heads = torch.tensor(part.rows)[:, None], torch.tensor(part.q_heads(ratio))[None]
+        rows = torch.tensor(part.rows)[:, None]
+        heads = torch.tensor(part.q_heads(ratio))[None]
         dout[rows, heads] = dout_THD[rows, heads]
     return dout
 
@@ -114,7 +116,8 @@ class Oracle:
         reference: Reference | None = None,
         keys_of: Collection[int] = (),
     ) -> None:
-        self.problem, self.inputs = problem, inputs
+        self.problem = problem
+        self.inputs = inputs
         self.scope = whole(problem, kv_heads) if scope is None else scope
         self._ratio = problem.num_q_heads // problem.num_kv_heads
         self._reference = Reference(problem, inputs, self.scope) if reference is None else reference
@@ -137,7 +140,8 @@ class Oracle:
     @cached_property
     def row_factors(self) -> dict[str, torch.Tensor]:
         """RMS size of what P is multiplied with, by the tensor that results."""
-        length, scale = self.usual_lengths, self.problem.scale
+        length = self.usual_lengths
+        scale = self.problem.scale
         dp = length["dout"] * length["v"] / self.problem.head_dim**0.5
         return {
             "out": length["v"],
@@ -231,7 +235,10 @@ class _Comparison:
         errors: dict[str, ErrorAccumulator],
         empty_rows_ok: list[bool],
     ) -> None:
-        self.reference, self.given, self.errors, self.empty_rows_ok = reference, given, errors, empty_rows_ok
+        self.reference = reference
+        self.given = given
+        self.errors = errors
+        self.empty_rows_ok = empty_rows_ok
         self.scale = oracle.problem.scale
         self.factors = oracle.row_factors
         # of vectors that dS is multiplied with

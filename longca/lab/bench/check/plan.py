@@ -52,7 +52,10 @@ class CheckPlan:
     """
 
     def __init__(self, cell: Cell, problem: Problem, seed: int, *, everything: bool = False) -> None:
-        self.cell, self.problem, self.run_seed, self.everything = cell, problem, seed, everything
+        self.cell = cell
+        self.problem = problem
+        self.run_seed = seed
+        self.everything = everything
         text = f"{seed} {input_seed(cell)}"
         self.seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
         self.scope: CheckedSubset = whole(problem) if everything else affordable(problem, self.seed)
@@ -116,8 +119,10 @@ class CheckPlan:
         """Copies of the checked parts of a timed call's result, in T × heads (× D)."""
         results = []
         for timed in self.expected_parts(call):
-            [kv_head], q_heads = timed.part.kv_heads, timed.part.q_heads(self.ratio)
-            rows, keys = list(timed.part.rows), list(timed.keys)
+            [kv_head] = timed.part.kv_heads
+            q_heads = timed.part.q_heads(self.ratio)
+            rows = list(timed.part.rows)
+            keys = list(timed.keys)
             results.append(
                 {
                     name: x[keys, kv_head][:, None]

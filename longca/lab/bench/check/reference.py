@@ -24,14 +24,16 @@ from longca.masks.mask import Mask
 CHUNK_PAIRS = {"cpu": 1 << 20, "cuda": 1 << 26}
 # rows that do not follow each other see other keys each, all of which a chunk has: a chunk may cost so many
 # pairs, or `WASTE` times those that its rows see; smaller chunks would cost more in launches
-FREE_PAIRS, WASTE = {"cpu": 1 << 16, "cuda": 1 << 23}, 3.0
+FREE_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 23}
+WASTE = 3.0
 
 
 class DenseMaskRows:
     """The mask of one head group as dense rows, a range of rows at a time."""
 
     def __init__(self, mask: Mask, group: int, device: torch.device) -> None:
-        self._seqlen_k, self._device = mask.seqlen_k, device
+        self._seqlen_k = mask.seqlen_k
+        self._device = device
         self._grid: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         if mask.grid is None:
             self._bands = mask.groups[group]
@@ -63,7 +65,8 @@ class DenseMaskRows:
         In each row a band has one range of keys. A +1 at its start and a −1 at its end are summed along the
         row. Bands are disjoint, so no two ranges of a row have the same start or the same end.
         """
-        start, end = int(rows[0]), int(rows[-1]) + 1
+        start = int(rows[0])
+        end = int(rows[-1]) + 1
         # documents can be thousands
         near = self._bands[(self._bands[:, band.Q0] < end) & (self._bands[:, band.Q1] > start)]
         part = band.cut(near, (start, end), (0, self._seqlen_k))
@@ -207,15 +210,14 @@ class HeadsReference:
     def __init__(
         self, problem: Problem, inputs: Inputs, part: CheckedPart, dense_mask: DenseMaskRows, *, keep: bool
     ) -> None:
-        self.kv_heads, self.ratio = list(part.kv_heads), problem.num_q_heads // problem.num_kv_heads
+        self.kv_heads = list(part.kv_heads)
+        self.ratio = problem.num_q_heads // problem.num_kv_heads
         self.q_heads = part.q_heads(self.ratio)
-        self._problem, self._inputs, self._dense_mask, self._rows, self._keep = (
-            problem,
-            inputs,
-            dense_mask,
-            part.rows,
-            keep,
-        )
+        self._problem = problem
+        self._inputs = inputs
+        self._dense_mask = dense_mask
+        self._rows = part.rows
+        self._keep = keep
         self._kept: list[RowsReference] | None = None
         self._keys: KeysReference | None = None
 
@@ -249,7 +251,8 @@ class HeadsReference:
         return self.grouped(x_THD[index_of(rows, x_THD.device)][:, self.q_heads])
 
     def _compute(self, backward: bool) -> Iterator[RowsReference]:
-        exact, emulated = Arithmetic(torch.float64), Arithmetic(torch.float32, self._problem.dtype)
+        exact = Arithmetic(torch.float64)
+        emulated = Arithmetic(torch.float32, self._problem.dtype)
         k, v = (x_TGD[:, self.kv_heads].transpose(0, 1) for x_TGD in (self._inputs.k_TGD, self._inputs.v_TGD))
         sums = (
             {
@@ -266,7 +269,8 @@ class HeadsReference:
         for start, rows in self._chunk_rows():
             visible = self._dense_mask.rows(rows)
             seen = visible.any(0).nonzero().squeeze(1)
-            results, dscores_norm = {}, None
+            results = {}
+            dscores_norm = None
             for arithmetic in (exact, emulated):
                 chunk = self._chunk(arithmetic.wide, rows, k[:, seen], v[:, seen], visible[:, seen], backward)
                 with torch.autocast(k.device.type, enabled=False):  # a kernel may have left it on
@@ -288,11 +292,14 @@ class HeadsReference:
         pairs, free = (limit[device] // len(self.q_heads) for limit in (CHUNK_PAIRS, FREE_PAIRS))
         mask = self._problem.mask
         allowed = WASTE * mask.area / mask.num_groups / max(mask.seqlen_q, 1)  # keys a row
-        rows, start, step = self._rows, 0, mask.seqlen_k
+        rows = self._rows
+        start = 0
+        step = mask.seqlen_k
         while start < len(rows):
             step = min(2 * step, len(rows) - start)
             while step > 1:
-                first, last = rows[start], rows[start + step - 1]
+                first = rows[start]
+                last = rows[start + step - 1]
                 num_keys = self._dense_mask.most_keys(first, last + 1)
                 is_run = last - first == step - 1
                 if step * num_keys <= (pairs if is_run or num_keys <= allowed else min(pairs, free)):
@@ -331,7 +338,9 @@ class Reference:
 
     def __init__(self, problem: Problem, inputs: Inputs, scope: CheckedSubset, *, keep: bool = False) -> None:
         self.inputs = inputs
-        self._problem, self._scope, self._keep = problem, scope, keep
+        self._problem = problem
+        self._scope = scope
+        self._keep = keep
         self._groups: list[HeadsReference] = []
 
     def groups(self) -> Iterator[HeadsReference]:
@@ -339,7 +348,9 @@ class Reference:
         if self._groups:
             yield from self._groups
             return
-        mask, groups, masks = self._problem.mask, list[HeadsReference](), dict[int, DenseMaskRows]()
+        mask = self._problem.mask
+        groups = list[HeadsReference]()
+        masks = dict[int, DenseMaskRows]()
         heads_per_group = self._problem.num_kv_heads // mask.num_groups
         for part in self._scope.parts:
             group = part.kv_heads[0] // heads_per_group

@@ -79,7 +79,8 @@ def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -
         if budget_flops is None
         else budget_flops
     )
-    mask, num_heads = problem.mask, problem.num_kv_heads
+    mask = problem.mask
+    num_heads = problem.num_kv_heads
     # where blocks are chosen for each row, the rows of a chunk together see nearly all keys
     area = mask.area / mask.num_groups if mask.grid is None else mask.seqlen_q * mask.seqlen_k
     flops_per_head = (
@@ -95,7 +96,8 @@ def affordable(problem: Problem, seed: int, budget_flops: float | None = None) -
 def _sample(problem: Problem, rng: np.random.Generator, num_rows: int) -> CheckedSubset:
     """About `num_rows` rows of single KV heads: in each stretch of rows equally many, the KV heads taking
     turns."""
-    seqlen, num_heads = problem.mask.seqlen_q, problem.num_kv_heads
+    seqlen = problem.mask.seqlen_q
+    num_heads = problem.num_kv_heads
     num_tiles = -(-seqlen // ROWS_PER_TILE)
     per_tile = num_rows // num_tiles
     edges = (
@@ -104,7 +106,8 @@ def _sample(problem: Problem, rng: np.random.Generator, num_rows: int) -> Checke
         else np.linspace(0, seqlen, num_rows + 1).astype(np.int64)
     )
     edges[-1] = seqlen
-    starts, lengths = np.repeat(edges[:-1], max(per_tile, 1)), np.repeat(np.diff(edges), max(per_tile, 1))
+    starts = np.repeat(edges[:-1], max(per_tile, 1))
+    lengths = np.repeat(np.diff(edges), max(per_tile, 1))
     rows = starts + (rng.random(len(starts)) * lengths).astype(np.int64)
     heads = (np.arange(len(rows)) + rng.integers(num_heads)) % num_heads
     heads = rng.permuted(
@@ -123,7 +126,8 @@ def _sample(problem: Problem, rng: np.random.Generator, num_rows: int) -> Checke
 
 def _sample_text(problem: Problem, parts: tuple[CheckedPart, ...]) -> str:
     """A description of the checked share: "12 % of all rows: all 8 KV heads, all 64 tiles of 64 rows"."""
-    seqlen, num_heads = problem.mask.seqlen_q, problem.num_kv_heads
+    seqlen = problem.mask.seqlen_q
+    num_heads = problem.num_kv_heads
     num_tiles = -(-seqlen // ROWS_PER_TILE)
     tiles = len({row // ROWS_PER_TILE for part in parts for row in part.rows})
     checked = sum(len(part.rows) for part in parts)

@@ -63,8 +63,8 @@ class Shards:
     def change(self, plan: CheckPlan, call: int) -> None:
         """Set the inputs to their content in a call."""
         plan.expect(call)
-        for name, place in self.places.items():
-            plan.changes.apply_to_shard(name, self._tensor(name), call, place)
+        for name, target in self.places.items():
+            plan.changes.apply_to_shard(name, self._tensor(name), call, target)
 
     def digests(self, *, checked: bool) -> Digests:
         """This rank's parts of the digests of the inputs, which add up.
@@ -82,7 +82,8 @@ class Shards:
         """Copies of this rank's part of the checks of a timed call."""
         results = []
         for timed in plan.expected_parts(call):
-            [kv_head], q_heads = timed.part.kv_heads, timed.part.q_heads(plan.ratio)
+            [kv_head] = timed.part.kv_heads
+            q_heads = timed.part.q_heads(plan.ratio)
             rows, _ = held_tokens(timed.part.rows, self.mine_L)
             keys, _ = held_tokens(timed.keys, self.mine_L)
             results.append(

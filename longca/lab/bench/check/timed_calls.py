@@ -42,7 +42,11 @@ class TimedCalls:
         kept: Iterable[torch.Tensor],
         chance: random.Random | None = None,
     ) -> None:
-        self._call, self._tensors, self._raw, self._change, self._cut = call, tensors, raw, change, cut
+        self._call = call
+        self._tensors = tensors
+        self._raw = raw
+        self._change = change
+        self._cut = cut
         self.kept = {x.untyped_storage().data_ptr() for x in kept}
         """addresses of memory that must not be overwritten"""
         self._result: object = None
@@ -91,17 +95,17 @@ class TimedCalls:
         self._num_timed += 1
         if self._num_timed <= NUM_JUDGED:
             return self._num_timed - 1
-        place = self._chance.randrange(self._num_timed)
-        return place if place < NUM_JUDGED else None
+        index = self._chance.randrange(self._num_timed)
+        return index if index < NUM_JUDGED else None
 
     def _keep(self) -> None:
-        place = self.choose()
-        if place is None:
+        index = self.choose()
+        if index is None:
             return
         tensors = self._tensors(self._result)
         # first of all: work that goes on after the call must not get done
         parts = self._cut(self.number, tensors)
-        self._chosen[place : place + 1] = [(self.number, parts, finite(tensors))]
+        self._chosen[index : index + 1] = [(self.number, parts, finite(tensors))]
 
 
 def overwrite(tensors: Iterable[torch.Tensor | None], kept: set[int]) -> None:

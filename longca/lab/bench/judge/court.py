@@ -34,7 +34,8 @@ class Court:
     def __init__(self, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
         warm_math()
-        self._masks, self._references = LatestMasks(), LatestReferences()
+        self._masks = LatestMasks()
+        self._references = LatestReferences()
         self._forget()
 
     def begin(self, request: Message) -> Message:
@@ -44,7 +45,7 @@ class Court:
         return {"begun": True}
 
     def verdict(self, _: Message) -> Message:
-        """What was found about each cell, and an end of them."""
+        """The verdict about each cell; the cells are done then."""
         verdicts = [self._verdict(player) for player in range(len(self._request.get("cells", ())))]
         self._forget()
         self._free()
@@ -114,10 +115,8 @@ class Court:
         return self._shared
 
     def _plan(self, player: int) -> CheckPlan:
-        cell, measure = (
-            Cell.model_validate(self._request["cells"][player]),
-            Measure.model_validate(self._request["measure"]),
-        )
+        cell = Cell.model_validate(self._request["cells"][player])
+        measure = Measure.model_validate(self._request["measure"])
         device = choose_device(*self._request["device"])
         if device.type == "cuda":
             torch.cuda.set_device(device)

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 LENGTH = struct.Struct(">Q")
-MOST_HEADER, MOST_BYTES = 1 << 26, 1 << 38
+MOST_HEADER = 1 << 26
+MOST_BYTES = 1 << 38
 DTYPES = {str(dtype): dtype for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)}
 Frame = dict[str, Any]
 

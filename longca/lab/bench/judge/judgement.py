@@ -12,7 +12,7 @@ JUDGED = ("ok", "incorrect")  # outcomes that only the judge gives
 
 
 class Judgement(Frozen):
-    """What the judge has found about a cell."""
+    """The judge's findings about a cell."""
 
     outcome: Outcome | None
     """of what was judged last; None if nothing was"""

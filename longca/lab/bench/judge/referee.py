@@ -29,7 +29,8 @@ class RemoteReferee:
         Args:
             player: number of the cell among those that the judge has begun.
         """
-        self._connection, self._player = connection, player
+        self._connection = connection
+        self._player = player
 
     def check(self, results: list[PartResult], are_finite: dict[str, bool], digests: Digests) -> str | None:
         parts, tensors = packed(results)

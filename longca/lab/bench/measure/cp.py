@@ -90,13 +90,16 @@ class _CpMeasurement(CellMeasurement):
         referee: Callable[[CheckPlan], Referee],
     ) -> None:
         super().__init__(cell, measure, device)
-        self.comm, self.seed, self._make_referee = comm, seed, referee
+        self.comm = comm
+        self.seed = seed
+        self._make_referee = referee
         self._before_bytes: int | None = None  # allocated before the strategy is prepared
         self._needed_bytes = 0  # size of attention's own tensors on this rank
 
     def run(self) -> Outcome:
         self.nodes = tuple(self._gathered(Node, self.nodes[0]))
-        strategy, kernel = strategy_of(self.cell), Registry("kernel").load(self.cell.kernel)
+        strategy = strategy_of(self.cell)
+        kernel = Registry("kernel").load(self.cell.kernel)
         unavailable = strategy.available(self.device.type) or kernel.available(self.device.type)
         for rank, reason in enumerate(self.comm.gather(unavailable)):
             if reason is not None:
@@ -272,7 +275,7 @@ class _CpMeasurement(CellMeasurement):
         )
 
     def _whole_timed(self, plan: CheckPlan, shards: Shards, result: TimedResult) -> TimedResult:
-        """What is looked at of a timed call, of all ranks together; on rank 0."""
+        """The parts of a timed call that are checked, of all ranks together; on rank 0."""
         are_finite = self.comm.gather(result.are_finite)
         parts = []
         for timed, mine in zip(plan.timed_parts(result.call), result.parts, strict=True):

@@ -112,7 +112,8 @@ def software() -> Software:
 
 def slurm_job() -> str | None:
     """Slurm's number of the job that this process belongs to; None without Slurm."""
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    task = os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
@@ -156,14 +157,14 @@ def choose_device(device: str, local_rank: int) -> torch.device:
     """
     import torch
 
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "cpu" or (device == "auto" and not found):
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cpu" or (device == "auto" and not num_devices):
         return torch.device("cpu")
-    if found == 1:
+    if num_devices == 1:
         # each task of a job may see its own GPU only; the runner checks that no two ranks share one
         local_rank = 0
-    if local_rank >= found:
-        raise NoDevice(f"torch {torch.__version__} sees {found} GPUs")
+    if local_rank >= num_devices:
+        raise NoDevice(f"torch {torch.__version__} sees {num_devices} GPUs")
     return torch.device("cuda", local_rank)
 
 
@@ -245,7 +246,9 @@ def gpu_system(device: torch.device) -> tuple[str | None, dict[str, str]]:
 def _managed(gpu: Gpu) -> dict[str, Any]:
     """Facts that only NVML knows; those that it refuses are left out."""
     nvml = gpu.nvml
-    power_limit_mw, ecc, mig = gpu.read("EnforcedPowerLimit"), gpu.read("EccMode"), gpu.read("MigMode")
+    power_limit_mw = gpu.read("EnforcedPowerLimit")
+    ecc = gpu.read("EccMode")
+    mig = gpu.read("MigMode")
     facts = {
         "driver": nvml.nvmlSystemGetDriverVersion(),
         "power_limit_w": None if power_limit_mw is None else power_limit_mw / 1000,

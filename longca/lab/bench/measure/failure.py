@@ -32,8 +32,8 @@ def failure(error: Exception, where: str) -> Outcome:
             return OutOfMemory(requested_bytes=_requested_bytes(str(link)), where=where)
     # records are published: without folders of this machine
     text = "".join(traceback.format_exception(error)).replace(f"{SOURCE}/", "")
-    place = _users_code(error)
-    head = [f"while at: {where}", *([f"{RAISED_AT}{place.replace(f'{SOURCE}/', '')}"] if place else [])]
+    origin = _users_code(error)
+    head = [f"while at: {where}", *([f"{RAISED_AT}{origin.replace(f'{SOURCE}/', '')}"] if origin else [])]
     return as_failed(
         type(error).__name__,
         str(error).strip() or type(error).__name__,
@@ -110,8 +110,8 @@ def _ran_out_of_memory(error: BaseException) -> bool:
 
 
 def _requested_bytes(message: str) -> int | None:
-    found = _REQUEST.search(message)
-    if not found:
+    match = _REQUEST.search(message)
+    if not match:
         return None
-    unit = next(size for name, size in _UNITS.items() if name.lower() == found[2].lower())
-    return min(int(float(found[1]) * unit), LARGEST_INT)
+    unit = next(size for name, size in _UNITS.items() if name.lower() == match[2].lower())
+    return min(int(float(match[1]) * unit), LARGEST_INT)

@@ -77,7 +77,9 @@ class KernelMeasurement(CellMeasurement):
         referee: Callable[[CheckPlan], Referee],
     ) -> None:
         super().__init__(cell, measure, device)
-        self.masks, self.seed, self._make_referee = masks, seed, referee
+        self.masks = masks
+        self.seed = seed
+        self._make_referee = referee
         self._given: _GivenInputs
         self._control: PreparedControl | None = None
 
@@ -193,7 +195,8 @@ class _GivenInputs:
     """The inputs of a kernel in its own layout, and their changes between calls."""
 
     def __init__(self, plan: CheckPlan, prepared: Prepared) -> None:
-        self._plan, self._prepared = plan, prepared
+        self._plan = plan
+        self._prepared = prepared
         inputs = plan.inputs()
         self._own = {name: prepared.to_layout(tensor_of(inputs, name)) for name in plan.used_names}
         self._public = {name: self._view(name, tensor_of(inputs, name).shape) for name in plan.used_names}
@@ -215,7 +218,8 @@ class _GivenInputs:
 
     def calls(self, forward: Forward) -> TimedCalls:
         """The calls to time: of backward, if it is needed, else of forward."""
-        plan, prepared = self._plan, self._prepared
+        plan = self._plan
+        prepared = self._prepared
         if not plan.problem.needs_backward:
             return TimedCalls(
                 lambda: prepared.forward(*self.attention),

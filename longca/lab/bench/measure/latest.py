@@ -69,7 +69,8 @@ class LatestReferences:
         None if none is kept."""
         from longca.lab.bench.check.reference import Reference, kept_bytes
 
-        problem, scope = plan.problem, plan.scope
+        problem = plan.problem
+        scope = plan.scope
         if problem.device.type != "cpu" or kept_bytes(problem, scope) > KEPT_REFERENCE_BYTES:
             return None
         key = (

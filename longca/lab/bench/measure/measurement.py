@@ -35,7 +35,7 @@ class Referee(Protocol):
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """What it has found; None where it tells the runner alone."""
+        """The accuracy of the result; None where the judge reports it to the runner alone."""
         ...
 
     def check(self, results: list[PartResult], are_finite: dict[str, bool], digests: Digests) -> str | None:
@@ -52,7 +52,9 @@ class CellMeasurement:
     so far."""
 
     def __init__(self, cell: Cell, measure: Measure, device: torch.device) -> None:
-        self.cell, self.measure, self.device = cell, measure, device
+        self.cell = cell
+        self.measure = measure
+        self.device = device
         self.stage = "mask"
         """the present stage: mask, inputs, prepare, oracle, fwd or bwd"""
         self.costs: dict[str, float] = {}
@@ -62,7 +64,8 @@ class CellMeasurement:
         self.accuracy: Accuracy | None = None
         self.referee: Referee
         self.memory: Memory | None = None
-        self.nodes, self.software = (node(device),), software()
+        self.nodes = (node(device),)
+        self.software = software()
 
     def result(self, outcome: Outcome) -> Result:
         timed = outcome.status == "ok"
@@ -110,7 +113,8 @@ class CellMeasurement:
     def at(self, stage: str, cost: str | None = None) -> Iterator[None]:
         """Name the present stage, for an outcome. Waits for the device at its end, so that an error is seen
         in the stage that caused it."""
-        before, self.stage = self.stage, stage
+        before = self.stage
+        self.stage = stage
         start = time.perf_counter()
         yield
         if self.device.type == "cuda":

@@ -71,10 +71,10 @@ def _of_process(call: Callable[[], object]) -> Memory | None:
 
 
 def _status_bytes(field: str) -> int:
-    found = re.search(rf"^{field}:\s*(\d+) kB$", (PROCESS / "status").read_text(), re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{field}:\s*(\d+) kB$", (PROCESS / "status").read_text(), re.MULTILINE)
+    if match is None:
         raise OSError(f"{PROCESS}/status does not give {field}")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 def _trim_heap() -> None:

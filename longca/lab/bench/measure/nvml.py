@@ -99,7 +99,8 @@ class Telemetry:
 
     def forget(self) -> None:
         """Forget all calls so far: they are no samples."""
-        self._calls, self._reasons = [], 0
+        self._calls = []
+        self._reasons = 0
 
     def fields(self) -> dict[str, Any]:
         """The known fields of `Samples`; a quantity whose reading failed once is left out."""

@@ -38,7 +38,10 @@ def watch(device: torch.device, judge: int | None = None) -> Iterator[Uses]:
     """
     uses: Uses = {}
     also = set() if judge is None else {judge}
-    start, start_s, own_s, busy_s = time.time(), time.monotonic(), _own_seconds(also), _busy_seconds()
+    start = time.time()
+    start_s = time.monotonic()
+    own_s = _own_seconds(also)
+    busy_s = _busy_seconds()
     with open_gpu(device) as gpu:
         holders = _holders(gpu)
     try:
@@ -71,7 +74,8 @@ def others(of_ranks: Sequence[Uses]) -> Others:
         if longest["seconds"] >= MIN_SECONDS and longest["busy_s"] is not None:
             cores.append(max(longest["busy_s"] - sum(own_s.values()), 0.0) / longest["seconds"])
     own = {(uses["machine"], str(pid)) for uses in of_ranks for pid in uses["pids"]}
-    counts, percents = list[int](), list[float | None]()
+    counts = list[int]()
+    percents = list[float | None]()
     for uses in of_ranks:
         if uses["gpu_holders"] is None:
             continue
@@ -79,7 +83,8 @@ def others(of_ranks: Sequence[Uses]) -> Others:
         known: dict[str, float] = uses["gpu_percents"]
         if len(strange) == len(uses["gpu_holders"]) and not all(uses["gpu_holders"].values()):
             # NVML numbers processes as the host does, a container otherwise: so many of them are of this run
-            strange, known = strange[uses.get("num_own_on_gpu", 1) :], {}
+            strange = strange[uses.get("num_own_on_gpu", 1) :]
+            known = {}
         counts.append(len(strange))
         percents.append(
             max((known.get(pid, 0.0) for pid in strange), default=0.0) if known or not strange else None
@@ -108,25 +113,26 @@ def _own_seconds(also: set[int]) -> dict[str, float]:
         also: … and these.
     """
     times = os.times()
-    found = {str(os.getpid()): times.user + times.system + times.children_user + times.children_system}
+    seconds = {str(os.getpid()): times.user + times.system + times.children_user + times.children_system}
     for pid in (_own_pids() | also) - {os.getpid()}:
-        found[str(pid)] = _cpu_seconds(pid, with_children=pid != os.getppid())
-    return found
+        seconds[str(pid)] = _cpu_seconds(pid, with_children=pid != os.getppid())
+    return seconds
 
 
 def _own_pids() -> set[int]:
     """This process, all that it has started, and its parent: the runner or an agent."""
-    found, new = {os.getppid()}, [os.getpid()]
+    pids = {os.getppid()}
+    new = [os.getpid()]
     while new:
         pid = new.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in pids:
+            pids.add(pid)
             new += [
                 int(child)
                 for file in PROCESSES.glob(f"{pid}/task/*/children")
                 for child in _text(file).split()
             ]
-    return found
+    return pids
 
 
 def _cpu_seconds(pid: int, *, with_children: bool) -> float:
@@ -147,14 +153,14 @@ def _text(file: Path) -> str:
 def _holders(gpu: Gpu | None) -> dict[str, bool]:
     """The processes that have the GPU open to compute, by number, and if this one sees a process of that
     number."""
-    found = () if gpu is None else gpu.read("ComputeRunningProcesses") or ()
-    return {str(process.pid): (PROCESSES / str(process.pid)).exists() for process in found}
+    processes = () if gpu is None else gpu.read("ComputeRunningProcesses") or ()
+    return {str(process.pid): (PROCESSES / str(process.pid)).exists() for process in processes}
 
 
 def _percents(gpu: Gpu, since_us: int) -> dict[str, float]:
     """Process → the largest share of a sampling period in which it kept the GPU busy; empty where the driver
     does not say."""
-    found: dict[str, float] = {}
+    percents: dict[str, float] = {}
     for sample in gpu.read("ProcessUtilization", since_us) or ():
-        found[str(sample.pid)] = max(found.get(str(sample.pid), 0.0), float(sample.smUtil))
-    return found
+        percents[str(sample.pid)] = max(percents.get(str(sample.pid), 0.0), float(sample.smUtil))
+    return percents

@@ -88,7 +88,10 @@ def time_sustained(
         return time_ms
 
     with open_gpu(device) as gpu:
-        telemetry, start, warmup, times_ms = Telemetry(gpu), now(), 0, list[float]()
+        telemetry = Telemetry(gpu)
+        start = now()
+        warmup = 0
+        times_ms = list[float]()
         while warmup < measure.warmup or now() - start < SETTLE_SECONDS:
             next_ms(timed=False)
             warmup += 1
@@ -128,9 +131,12 @@ def collect(
     agree = agree or (lambda numbers: numbers)
     start = now()
     warmup, is_steady = _warm(calls, measure, agree, now)
-    warm_seconds, first = now() - start, now()
+    warm_seconds = now() - start
+    first = now()
     telemetry.forget()
-    times_ms, of_slowest, stopped = list[float](), list[float](), None
+    times_ms = list[float]()
+    of_slowest = list[float]()
+    stopped = None
     while stopped is None:
         times_ms.append(calls.time_ms(timed=True))
         slowest_ms, is_late, is_overdue = agree(
@@ -163,14 +169,18 @@ def _warm(calls: _Calls, measure: Measure, agree: Agree, now: Callable[[], float
     The first two tell how long the host takes for a call. All others are as the samples will be, so that
     nothing changes for the device.
     """
-    start, number, is_overdue, most_s = now(), 0, False, least_warm_up_seconds(measure)
+    start = now()
+    number = 0
+    is_overdue = False
+    most_s = least_warm_up_seconds(measure)
     while number < min(measure.warmup, ENQUEUE_CALLS) and not is_overdue:
         time_ms = 1e3 * calls.warm_seconds(now)
         number += 1
         slowest_ms, is_overdue = agree((time_ms, now() - start > most_s))
         calls.rest_after(slowest_ms)
     steadiness = Steadiness(now(), has_controller=calls.has_controller, rests=calls.duty is not None)
-    is_steady, is_late = False, measure.warm_seconds == 0
+    is_steady = False
+    is_late = measure.warm_seconds == 0
     while not is_overdue and (number < measure.warmup or not (is_steady or is_late)):
         time_ms = calls.time_ms(timed=False)
         number += 1
@@ -196,8 +206,11 @@ class _Calls:
         before_each: Callable[[], object],
         sleep: Callable[[float], object],
     ) -> None:
-        self._stopwatch, self._call, self._telemetry = stopwatch, call, telemetry
-        self._before_each, self._sleep = before_each, sleep
+        self._stopwatch = stopwatch
+        self._call = call
+        self._telemetry = telemetry
+        self._before_each = before_each
+        self._sleep = sleep
         self._rest_s = 0.0
         self.has_controller = stopwatch.has_controller
         self.duty = measure.duty if stopwatch.has_controller and measure.duty < 1 else None

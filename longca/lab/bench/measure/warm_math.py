@@ -15,6 +15,6 @@ def warm_math() -> None:
     """Call every function that attention, its references and its checks use, so that its kernel is
     selected."""
     for dtype in (torch.float32, torch.float64):
-        one = torch.ones(1, dtype=dtype)
+        scalar = torch.ones(1, dtype=dtype)
         for function in FUNCTIONS:
-            function(one)
+            function(scalar)

@@ -89,7 +89,7 @@ def _wrong_rows(
         reference, [{name: of_part[name] for name in suspects} for of_part in given], backward=backward
     ):
         parts[part.tensor].append(part)
-    found = []
+    rows = []
     for name in suspects:
         usual = float(torch.cat([part.size.flatten() for part in parts[name]]).square().mean().sqrt())
         marks = [
@@ -104,7 +104,7 @@ def _wrong_rows(
         row, head, error = min(
             first for part, mark in zip(parts[name], marks, strict=True) if (first := _first(part, mark))
         )
-        found.append(
+        rows.append(
             WrongRow(
                 tensor=name,
                 kind="key" if name in ("dk", "dv") else "query",
@@ -115,7 +115,7 @@ def _wrong_rows(
                 num_checked=sum(part.error.numel() for part in parts[name]),
             )
         )
-    return found
+    return rows
 
 
 @dataclass(frozen=True)

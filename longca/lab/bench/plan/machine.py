@@ -46,7 +46,8 @@ def this_machine(device_type: str) -> Machine:
 
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    name, count = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetCount()
+    name = pynvml.nvmlDeviceGetName(handle)
+    count = pynvml.nvmlDeviceGetCount()
     known = load_hardware().find(name)
     note = (
         ""

@@ -72,7 +72,7 @@ def playoff_hours(predictions: Iterable[Prediction], study: Study, peak_flops: f
         if study.playoff is not None
         else []
     )
-    return sum(one > 0 for one in seconds), sum(seconds) / 3600
+    return sum(cost > 0 for cost in seconds), sum(seconds) / 3600
 
 
 class Predictor:
@@ -84,7 +84,8 @@ class Predictor:
             device_type: "cpu" or "cuda".
             is_here: cells would run on this machine. Otherwise nothing is said about what is installed.
         """
-        self.device_type, self.is_here = device_type, is_here
+        self.device_type = device_type
+        self.is_here = is_here
         self._builder = MaskBuilder()
         self._masks: dict[str, tuple[Traits, float]] = {}
         self._drawn: dict[str, Mask] = {}  # of the cells at hand
@@ -100,11 +101,11 @@ class Predictor:
             groups.setdefault(
                 (-cell.world, cell.mask, str(cell.mask_params), cell.corpus or "", cell.seqlen), []
             ).append(cell)
-        found: dict[str, Prediction] = {}
+        predictions: dict[str, Prediction] = {}
         for key in sorted(groups):
-            found |= {cell.cell_id: self.predict(cell) for cell in groups[key]}
+            predictions |= {cell.cell_id: self.predict(cell) for cell in groups[key]}
             self._drawn.clear()
-        return found
+        return predictions
 
     def predict(self, cell: Cell) -> Prediction:
         traits, density = self._mask(cell)

@@ -20,7 +20,9 @@ OVERHEAD_SECONDS = 2.0
 USUAL_ROUNDS = 60
 RATE_FLOPS = 100e12  # sustained on one device; generous for a CPU, whose short cells are all overhead
 RATE_BYTES = 1e12  # bytes a second to and from the memory of one device
-STEADY_SECONDS, STEADY_CALLS = 0.5, 8  # of warming a GPU that is steady at once: two blocks of the protocol
+# of warming a GPU that is steady at once: two blocks of the protocol
+STEADY_SECONDS = 0.5
+STEADY_CALLS = 8
 # times the least number: one more look at the interval of the median; what a GPU that rests needs at most
 MORE_SAMPLES = 1.5
 

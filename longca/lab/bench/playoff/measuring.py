@@ -79,7 +79,8 @@ class DeviceLost(Exception):
 
     def __init__(self, player: int, outcome: Outcome) -> None:
         super().__init__(f"player {player}")
-        self.player, self.outcome = player, outcome
+        self.player = player
+        self.outcome = outcome
 
 
 class _Crowded(Exception):
@@ -90,7 +91,9 @@ class _Player:
     """A player: its measurement, and its seat as long as it plays."""
 
     def __init__(self, number: int, cell: Cell, setup: PlayoffSetup) -> None:
-        self.number, self._cell, self._setup = number, cell, setup
+        self.number = number
+        self._cell = cell
+        self._setup = setup
         self.seat: Seat | None = None
         self.result: Result | None = None
         self._measurement: KernelMeasurement | None = None
@@ -149,7 +152,9 @@ class _Player:
     def finish(self, ending: Ending, num_players: int, *, has_rival: bool) -> PlayerResult:
         """Its result: of the samples taken, if its timed calls were right, and if another player was timed to
         the end of its rounds."""
-        setup, seat, measurement = self._setup, self.seat, self._measurement
+        setup = self._setup
+        seat = self.seat
+        measurement = self._measurement
         if seat is None or measurement is None:
             assert self.result is not None, "a player that does not sit has left with a result"
             return PlayerResult(result=self.result)
@@ -174,9 +179,11 @@ class _Player:
 
 class _Playoff:
     def __init__(self, cells: Sequence[Cell], setup: PlayoffSetup, gpu: Gpu | None) -> None:
-        self._setup, self._gpu = setup, gpu
+        self._setup = setup
+        self._gpu = gpu
         self._players = [_Player(number, cell, setup) for number, cell in enumerate(cells)]
-        self._num_rounds, self._direction = 0, cells[0].direction
+        self._num_rounds = 0
+        self._direction = cells[0].direction
 
     def run(self) -> list[PlayerResult]:
         try:
@@ -225,11 +232,9 @@ class _Playoff:
                     endings += [rounds.ending] * player.plays
                     results[player.number] = player.finish(rounds.ending, num_players, has_rival=True)
                     continue
-                results[first.number], first, endings = (
-                    first.finish(rounds.ending, num_players, has_rival=True),
-                    None,
-                    [],
-                )
+                results[first.number] = first.finish(rounds.ending, num_players, has_rival=True)
+                first = None
+                endings = []
                 if player.plays:
                     waiting.insert(0, player)  # it starts anew, as the one that stays
                 else:
@@ -246,7 +251,8 @@ class _Playoff:
 
     def _play(self, players: Sequence[_Player]) -> Rounds:
         seats = {id(player.seat): player.number for player in players}
-        setup, at_work = self._setup, 0
+        setup = self._setup
+        at_work = 0
 
         def is_crowded(error: Exception) -> bool:
             return len(players) > 2 and isinstance(failure(error, ""), OutOfMemory)

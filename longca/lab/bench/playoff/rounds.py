@@ -82,13 +82,14 @@ def play_rounds(
             seat.error = error
 
     for number in range(max(warmup, 1)):
-        for place in orders[number % len(orders)]:
-            if seats[place].error is None:
-                turn(seats[place], partial(_warm, rest=rest))
-    start, count = now(), 0
+        for index in orders[number % len(orders)]:
+            if seats[index].error is None:
+                turn(seats[index], partial(_warm, rest=rest))
+    start = now()
+    count = 0
     while (ending := _ending(seats, rules, count, now() - start)) is None:
         first = (first_round + count) * num_players
-        active = [seats[place] for place in orders[count % len(orders)] if seats[place].error is None]
+        active = [seats[index] for index in orders[count % len(orders)] if seats[index].error is None]
         for number, seat in enumerate(active):
             turn(seat, partial(_sample, turn=first + number, rest=rest))
         count += 1
@@ -99,13 +100,15 @@ def balanced_orders(count: int) -> list[list[int]]:
     """Orders of `count` players in which each directly follows each other one equally often: Williams's Latin
     squares."""
     first = [0]
-    low, high = 1, count - 1
+    low = 1
+    high = count - 1
     while low <= high:
         first.append(low)
         if low < high:
             first.append(high)
-        low, high = low + 1, high - 1
-    squares = [[(place + shift) % count for place in first] for shift in range(count)]
+        low = low + 1
+        high = high - 1
+    squares = [[(index + shift) % count for index in first] for shift in range(count)]
     return squares if count % 2 == 0 else [order for square in squares for order in (square, square[::-1])]
 
 

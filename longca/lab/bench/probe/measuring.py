@@ -34,7 +34,8 @@ MATMUL = {"cuda": 8192, "cpu": 256}
 BUFFER = "probe"
 KERNELS = ("band", "fa3", "fa4")
 CALLS = (("causal", 16384), ("full", 8192), ("causal_document", 32768))
-HEADS, HEAD_DIM = (64, 8), 128
+HEADS = (64, 8)
+HEAD_DIM = 128
 LAUNCHES = 1000
 SHARE_OF_KERNELS = 0.5  # of the time of a probe, where there are messages, too
 
@@ -53,7 +54,7 @@ def probe(comm: Comm, seconds: float) -> ProbeResult:
     seen = others(comm.gather(dict(uses)))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     name = torch.cuda.get_device_name(comm.device) if comm.device.type == "cuda" else "cpu"
-    intra, inter, told = messages
+    intra, inter, notes_of_messages = messages
     return ProbeResult(
         comm.world,
         _ranks_per_node(comm),
@@ -63,7 +64,7 @@ def probe(comm: Comm, seconds: float) -> ProbeResult:
         kernels,
         _launch_us(comm),
         seen.disturbance(comm.device.type == "cuda", cores) or "",
-        [*told, *notes],
+        [*notes_of_messages, *notes],
     )
 
 
@@ -77,17 +78,19 @@ Timed = dict[str, list[TimedMessage]]
 
 def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
     """(messages within a node, between nodes, what could not be measured), by the way that they go."""
-    per_node, device_type = _ranks_per_node(comm), comm.device.type
+    per_node = _ranks_per_node(comm)
+    device_type = comm.device.type
     ways = {"nccl": "nccl", "symmetric": "copy-engines"} if device_type == "cuda" else {"nccl": "gloo"}
     scopes = [("intra", 1)] * (per_node > 1) + [("inter", per_node)] * (comm.world > per_node)
-    sizes, notes = SIZES[device_type], []
+    sizes = SIZES[device_type]
+    notes = []
     each_s = seconds / max(len(ways) * len(scopes) * (len(sizes) + OVERLAPPED), 1)
     measure = Measure.fixed(warmup=2, repeats=30, max_seconds=max(each_s * 0.7, 0.05))
     size = MATMUL[device_type]
     matrix = torch.randn(
         size, size, device=comm.device, dtype=torch.bfloat16 if device_type == "cuda" else torch.float32
     )
-    found: dict[str, Timed] = {"intra": {}, "inter": {}}
+    timed: dict[str, Timed] = {"intra": {}, "inter": {}}
     for asked, way in ways.items():
         comm.use(asked)  # type: ignore[arg-type]
         if asked == "symmetric" and comm.messages != "symmetric":
@@ -95,12 +98,12 @@ def _messages(comm: Comm, seconds: float) -> tuple[Timed, Timed, list[str]]:
             continue
         for scope, distance in scopes:
             hops = [_Hop(comm, num_bytes, distance, per_node) for num_bytes in sizes]
-            found[scope][way] = [
-                _timed(comm, hop, measure, matrix if place >= len(hops) - OVERLAPPED else None)
-                for place, hop in enumerate(hops)
+            timed[scope][way] = [
+                _timed(comm, hop, measure, matrix if index >= len(hops) - OVERLAPPED else None)
+                for index, hop in enumerate(hops)
             ]
     comm.use("nccl")
-    return found["intra"], found["inter"], notes
+    return timed["intra"], timed["inter"], notes
 
 
 class _Hop:
@@ -108,13 +111,17 @@ class _Hop:
     place on the next node."""
 
     def __init__(self, comm: Comm, num_bytes: int, distance: int, per_node: int) -> None:
-        self.num_bytes, self._comm, self._buffers = num_bytes, comm, comm.receive_buffers()
-        node, place = divmod(comm.rank, per_node)
+        self.num_bytes = num_bytes
+        self._comm = comm
+        self._buffers = comm.receive_buffers()
+        node, offset = divmod(comm.rank, per_node)
         size = min(per_node, comm.world - node * per_node)
         if distance == 1:
-            self._to, self._from = node * per_node + (place + 1) % size, node * per_node + (place - 1) % size
+            self._to = node * per_node + (offset + 1) % size
+            self._from = node * per_node + (offset - 1) % size
         else:
-            self._to, self._from = (comm.rank + distance) % comm.world, (comm.rank - distance) % comm.world
+            self._to = (comm.rank + distance) % comm.world
+            self._from = (comm.rank - distance) % comm.world
         self._buffers.reserve(BUFFER, num_bytes)
         self._stream = comm.stream(BUFFER)
         self._buffers.allocate()
@@ -156,7 +163,9 @@ def _seconds(comm: Comm, call: Callable[[], object], measure: Measure) -> tuple[
 def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
     """Calls of kernels that have records, alone on each GPU at once; those that do not run here are left out,
     and why."""
-    fitted, found, notes = load_fitted(), list[TimedKernel](), list[str]()
+    fitted = load_fitted()
+    kernels = list[TimedKernel]()
+    notes = list[str]()
     measure = Measure.fixed(
         warmup=2, repeats=10, max_seconds=max(seconds / (2 * len(KERNELS) * len(CALLS)) * 0.7, 0.1)
     )
@@ -179,8 +188,10 @@ def _kernels(comm: Comm, seconds: float) -> tuple[list[TimedKernel], list[str]]:
                 if model is not None:
                     call_s, spread = _seconds(comm, call, measure)
                     predicted_s = model.seconds(mask, *HEADS, HEAD_DIM)
-                    found.append(TimedKernel(name, direction, mask_name, seqlen, call_s, predicted_s, spread))
-    return found, notes
+                    kernels.append(
+                        TimedKernel(name, direction, mask_name, seqlen, call_s, predicted_s, spread)
+                    )
+    return kernels, notes
 
 
 def _calls(kernel: Kernel, problem: Problem) -> list[tuple[str, Callable[[], Any]]]:

@@ -74,9 +74,9 @@ class ProbeResult:
     def wider(self) -> float:
         """The factor by which intervals are wider than those of the project's records."""
         spreads = [
-            one.spread for messages in (*self.intra.values(), *self.inter.values()) for one in messages
+            timed.spread for messages in (*self.intra.values(), *self.inter.values()) for timed in messages
         ]
-        spreads += [one.spread for one in self.kernels]
+        spreads += [timed.spread for timed in self.kernels]
         noisy = max(median(spreads) / USUAL_SPREAD, 1.0) if spreads else 1.0
         return min(round(noisy * (BUSY if self.disturbance else 1.0), 2), MOST_WIDER)
 
@@ -84,17 +84,18 @@ class ProbeResult:
     def kernel_ratios(self) -> dict[str, float]:
         """Time over the fitted one by "kernel direction": the median over calls."""
         found: dict[str, list[float]] = {}
-        for one in self.kernels:
-            found.setdefault(f"{one.kernel} {one.direction}", []).append(one.ratio)
+        for timed in self.kernels:
+            found.setdefault(f"{timed.kernel} {timed.direction}", []).append(timed.ratio)
         return {name: round(median(ratios), 4) for name, ratios in found.items()}
 
 
 def fit_messages(messages: Sequence[TimedMessage]) -> tuple[float, float]:
     """(microseconds of a message in addition to its bytes, 10^9 bytes a second): least squares on relative
     errors, neither negative."""
-    seconds = np.array([one.seconds for one in messages])
+    seconds = np.array([message.seconds for message in messages])
     columns = (
-        np.stack([np.ones(len(messages)), [one.num_bytes for one in messages]], axis=1) / seconds[:, None]
+        np.stack([np.ones(len(messages)), [message.num_bytes for message in messages]], axis=1)
+        / seconds[:, None]
     )
     (latency_s, byte_s), _ = non_negative(columns, np.ones(len(messages)))
     return max(latency_s * 1e6, LEAST), 1e-9 / byte_s if byte_s else 1e6
@@ -103,14 +104,14 @@ def fit_messages(messages: Sequence[TimedMessage]) -> tuple[float, float]:
 def networks_of(result: ProbeResult, today: datetime.date | None = None) -> list[dict[str, Any]]:
     """The profiles, as `config/hardware.yaml` has them: one for each way that messages went, the quickest
     first."""
-    assumed = next(one for one in load_hardware().networks if one.name == ASSUMED)
+    assumed = next(network for network in load_hardware().networks if network.name == ASSUMED)
     source = f"longca probe on {result.world} ranks, {today or datetime.datetime.now(datetime.UTC).date()}"
     model = load_hardware().find(result.device)
-    found = []
+    networks = []
     for way in result.intra or {"alone": ()}:
         messages = result.intra.get(way, ())
         us, gb_s = fit_messages(messages) if messages else (assumed.intra_us.value, assumed.intra_gb_s.value)
-        lost = [one.beside for one in messages if one.beside is not None]
+        lost = [message.beside for message in messages if message.beside is not None]
         between = result.inter.get(way)
         far_us, far_gb_s = (
             fit_messages(between) if between else (assumed.inter_us.value, assumed.inter_gb_s.value)
@@ -133,8 +134,8 @@ def networks_of(result: ProbeResult, today: datetime.date | None = None) -> list
             "kernel_ratio": result.kernel_ratios,
             "wider": result.wider,
         }
-        found.append(Network.model_validate(content).model_dump(mode="json"))
-    return sorted(found, key=lambda one: -one["intra_gb_s"]["value"])
+        networks.append(Network.model_validate(content).model_dump(mode="json"))
+    return sorted(networks, key=lambda network: -network["intra_gb_s"]["value"])
 
 
 def _stated(value: float, source: str) -> dict[str, Any]:

@@ -56,14 +56,15 @@ def run_on_ranks(seconds: float, ranks: int | None, device: str, timeout_s: floa
         "PYTHONSAFEPATH", "1"
     )  # of the ranks: a user's `random.py` in the working folder must not stand for Python's
     with tempfile.TemporaryDirectory() as folder:
-        meeting, answer = (Path(folder) / "meeting").as_uri(), Path(folder) / "result"
+        meeting = (Path(folder) / "meeting").as_uri()
+        answer = Path(folder) / "result"
         try:
             spawn(_on_rank, (ranks, meeting, device_type, timeout_s, seconds, str(answer)), nprocs=ranks)
         except Exception as error:  # whatever a rank raised, or the signal that ended it
-            told = [line for line in str(error).strip().splitlines() if line.strip()]
+            printed = [line for line in str(error).strip().splitlines() if line.strip()]
             raise UserError(
                 "A rank of the probe failed",
-                why=told[-1].strip() if told else type(error).__name__,
+                why=printed[-1].strip() if printed else type(error).__name__,
                 todo="`longca doctor` tells what works here",
             ) from error
         return pickle.loads(answer.read_bytes())

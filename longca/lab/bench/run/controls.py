@@ -74,5 +74,5 @@ def controls_among(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def device_key(uuid: str) -> str:
-    """What tells a device from all others: its UUID, or for a CPU the name of this machine."""
+    """A key that no other device has: its UUID, or for a CPU the name of this machine."""
     return uuid or platform.node()

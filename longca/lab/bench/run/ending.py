@@ -65,9 +65,9 @@ def by_workflow(environ: Mapping[str, str] = os.environ) -> bool:
 def workflow_is_gone(environ: Mapping[str, str] = os.environ) -> bool:
     """True if a workflow on this machine has started this process, and has ended. Of another machine's
     workflow nothing is known."""
-    place, _, process = environ.get(VARIABLE, "").partition(" ")
+    machine, _, process = environ.get(VARIABLE, "").partition(" ")
     pid, _, started = process.partition(" ")
-    return place == _place() and pid.isdigit() and _started(int(pid)) != started
+    return machine == _place() and pid.isdigit() and _started(int(pid)) != started
 
 
 def _place() -> str:

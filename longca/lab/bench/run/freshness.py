@@ -38,7 +38,10 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.playoff.case import may_play
 from longca.lab.studies.study import Study
 
-STAMP, REST, CHECKED = ".done", "rest", ".checked"  # of files in the folder of stamps
+# of files in the folder of stamps
+STAMP = ".done"
+REST = "rest"
+CHECKED = ".checked"
 TABLE = "records.parquet"
 NVIDIA = Path("/dev/nvidiactl")  # is there where a driver of GPUs is loaded
 
@@ -194,7 +197,8 @@ def due_players(
     measured = [cell for cell in cells if cell.cell_id in facts]
     if study.playoff is None or not measured:
         return set()
-    due, known = set[str](), versions_of or MethodVersions(study)
+    due = set[str]()
+    known = versions_of or MethodVersions(study)
     for name in sorted(
         {device} if device is not None else {each.device for each in facts.values() if each.device}
     ):
@@ -262,14 +266,14 @@ def _state(
 
 def _packages() -> list[tuple[str, int, int]]:
     """The facts about installed packages that change with their versions, without reading any."""
-    found = []
+    packages = []
     for folder in map(Path, dict.fromkeys(sys.path)):
         for pattern in ("*.dist-info/METADATA", "*.egg-info/PKG-INFO", "*.egg-info"):
             for path in folder.glob(pattern):
                 with suppress(OSError):
                     facts = path.stat()
-                    found.append((str(path), facts.st_size, facts.st_ctime_ns))
-    return sorted(found)
+                    packages.append((str(path), facts.st_size, facts.st_ctime_ns))
+    return sorted(packages)
 
 
 def _read(path: Path) -> bytes | None:

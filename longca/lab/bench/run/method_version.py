@@ -83,7 +83,8 @@ class MethodVersions:
     is worked out once."""
 
     def __init__(self, study: Study) -> None:
-        self._study, self._sources = study, _Sources()
+        self._study = study
+        self._sources = _Sources()
         self._contents: dict[tuple[object, ...], dict[str, Any]] = {}
 
     def of(self, cells: Iterable[Cell], rules: PlayoffRules | None = None) -> Callable[[str], dict[str, str]]:

@@ -42,25 +42,26 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
     into `width` characters have a table of their own below.
     """
     ranked = [score for score in board.scores if score.measurement is not None]
-    cells, standings = {score.case: score.cell for score in ranked}, board.standings()
+    cells = {score.case: score.cell for score in ranked}
+    standings = board.standings()
     names = ShortNames([score.cell for score in ranked])
-    found: dict[tuple[str, int, str], dict[str, list[Case]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[str, int, str], dict[str, list[Case]]] = defaultdict(lambda: defaultdict(list))
     for case, cell in cells.items():
-        found[standings[case].device, cell.world if cell.kind == "cp" else 0, cell.direction][
+        groups[standings[case].device, cell.world if cell.kind == "cp" else 0, cell.direction][
             names.mask(cell)
         ].append(case)
     tables: list[Table] = []
     factor, unit = rate_scale(max((score.tflops or 0.0 for score in ranked), default=0.0))
     marked = any(case.is_compared for case in standings.values())
-    several_devices = len({device for device, _, _ in found}) > 1
-    for device, world, direction in sorted(found, key=lambda key: (*key[:2], key[2] != "fwd")):
+    several_devices = len({device for device, _, _ in groups}) > 1
+    for device, world, direction in sorted(groups, key=lambda key: (*key[:2], key[2] != "fwd")):
         rows = {
             mask: _longest(cases, cells, standings)
-            for mask, cases in sorted(found[device, world, direction].items())
+            for mask, cases in sorted(groups[device, world, direction].items())
         }
         ranks = f", {world} ranks" if world else ""
         shorter = {
-            cells[case].seqlen for cases in found[device, world, direction].values() for case in cases
+            cells[case].seqlen for cases in groups[device, world, direction].values() for case in cases
         } - {row.length for row in rows.values()}
         left_out = (
             f"also measured: S={','.join(map(format_length, sorted(shorter)))}, shown by `longca report`"
@@ -69,7 +70,7 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
         )
         apart = sum(
             len(standings[case].other_protocol)
-            for cases in found[device, world, direction].values()
+            for cases in groups[device, world, direction].values()
             for case in cases
         )
         not_compared = (
@@ -95,9 +96,9 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
 def finding(board: Scoreboard) -> str:
     """The leaders of the cases that two methods or more ran, a sentence for each GPU; empty without any."""
     by_device: dict[str, dict[Case, Standing]] = defaultdict(dict)
-    for case, found in board.standings().items():
-        if found.is_compared:
-            by_device[found.device][case] = found
+    for case, standing in board.standings().items():
+        if standing.is_compared:
+            by_device[standing.device][case] = standing
     return " ".join(
         f"On {short_device(device)}: {counts_text(cases, 'case')}."
         for device, cases in sorted(by_device.items())
@@ -194,18 +195,18 @@ def outcome_table(board: Scoreboard) -> Table:
     for score in board.scores:
         counts[score.cell.method][score.status] += 1
         errors[score.cell.method] = max(errors[score.cell.method], score.error_of_budget or 0.0)
-    found = [status for status in STATUSES if any(of_method[status] for of_method in counts.values())]
+    statuses = [status for status in STATUSES if any(of_method[status] for of_method in counts.values())]
     rows: list[list[str | int]] = [
         [
             method,
-            *(of_method[status] for status in found),
+            *(of_method[status] for status in statuses),
             number(errors[method], 2) if errors[method] else "",
         ]
         for method, of_method in sorted(counts.items())
     ]
     return Table(
         "Outcomes",
-        ["method", *(SHORT.get(status, status) for status in found), "worst"],
+        ["method", *(SHORT.get(status, status) for status in statuses), "worst"],
         rows,
         "worst: the largest error over what rounding allows; above 1 is wrong.",
     )

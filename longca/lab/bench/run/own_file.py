@@ -135,13 +135,13 @@ def compare_own_file(
             OwnFileResult(own[cell], beside[cell], wrong_rows.get(cell, []), _place(own[cell]))
             for cell in cells
         ]
-        found = OwnFileRun(kernel, pool.device.name, results, logs)
+        run = OwnFileRun(kernel, pool.device.name, results, logs)
     if not any(
         record.outcome.status in ENDED_BADLY for result in results for record in (result.own, *result.rivals)
     ):
         shutil.rmtree(logs, ignore_errors=True)
-        return replace(found, logs=None)
-    return found
+        return replace(run, logs=None)
+    return run
 
 
 def _refuse_undefined(file: Path, record: Record) -> None:

@@ -154,7 +154,7 @@ def choose_players(measured: Mapping[Cell, Measurement], rules: PlayoffRules) ->
         measured: of one case, on one model of device.
     """
     cells = {cell.kernel: cell for cell in measured}
-    case = standing([MeasuredPoint(cell.kernel, (one,)) for cell, one in measured.items()])
+    case = standing([MeasuredPoint(cell.kernel, (point,)) for cell, point in measured.items()])
     return tuple(
         cells[entry.method]
         for entry in case.entries
@@ -233,8 +233,14 @@ class PlayoffRun:
         whole: bool = False,
         repeats: RepeatRules | None = None,
     ) -> None:
-        self._study, self._rules, self._store, self._pool, self._run_id = study, rules, store, pool, run_id
-        self._make_record, self._versions, self._repeats = make_record, versions, repeats
+        self._study = study
+        self._rules = rules
+        self._store = store
+        self._pool = pool
+        self._run_id = run_id
+        self._make_record = make_record
+        self._versions = versions
+        self._repeats = repeats
         self.counts = PlayoffCounts()
         self._cells = cells_of_cases(study, cells, whole=whole)
 
@@ -305,7 +311,8 @@ class PlayoffRun:
         return [replace(playoff, has_twin=playoff.case in chosen) for playoff in due]
 
     def _played(self, playoff: Playoff, versions: Mapping[str, str]) -> list[Record]:
-        begun, started = time.monotonic(), datetime.now(UTC)
+        begun = time.monotonic()
+        started = datetime.now(UTC)
         players = self._pool.play(playoff.seats, self._study.measure_of(playoff.players[0]), self._rules)
         seconds = (time.monotonic() - begun) / len(players)
         identity = playoff_id(playoff.case, self._run_id)
@@ -367,8 +374,8 @@ def difference_of_twins(records: Sequence[Record]) -> float | None:
     ]
     if len(both) < 2:
         return None
-    one, other = (median(samples.time_ms[0]) for samples in both)
-    return max(one, other) / min(one, other) - 1
+    first_ms, second_ms = (median(samples.time_ms[0]) for samples in both)
+    return max(first_ms, second_ms) / min(first_ms, second_ms) - 1
 
 
 def _is_timed(result: Result) -> bool:

@@ -35,7 +35,8 @@ class Progress:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
-        self.board, self.names = Scoreboard(), ShortNames([])
+        self.board = Scoreboard()
+        self.names = ShortNames([])
         self.num_cells = self.num_kept = 0
         self.num_playoffs = self.num_played = 0
         self._playing_since = 0.0
@@ -109,7 +110,8 @@ class Progress:
             head: stands before it.
         """
         score = self.board.scores[-1]
-        name, numbers = self.names.name(score.cell), self.board.numbers(score)
+        name = self.names.name(score.cell)
+        numbers = self.board.numbers(score)
         if score.time_ms is not None:
             room = (
                 self.names.longest
@@ -166,7 +168,8 @@ class LogProgress(PlainProgress):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._error = path, ""
+        self.path = path
+        self._error = ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             super().__init__(path.open("a", encoding="utf-8"))
@@ -327,9 +330,9 @@ def played(records: Sequence[Record]) -> str:
     ordered = sorted(times_ms, key=lambda kernel: times_ms[kernel])
     texts = [
         f"{kernel} {number(times_ms[kernel])} ms"
-        if place == 0
+        if index == 0
         else f"{kernel} {_behind(times_ms[kernel] / times_ms[ordered[0]])}"
-        for place, kernel in enumerate(ordered)
+        for index, kernel in enumerate(ordered)
     ]
     texts += [f"{record.cell.kernel} {record.outcome.status}" for record in records if not record.samples]
     rounds = max((len(record.samples.time_ms[0]) for record in records if record.samples), default=0)

@@ -77,9 +77,14 @@ class RepeatRun:
         measure: Callable[..., Record],
         versions: MethodVersions,
     ) -> None:
-        self._study, self._rules, self._cells, self._pool, self._measure = study, rules, cells, pool, measure
+        self._study = study
+        self._rules = rules
+        self._cells = cells
+        self._pool = pool
+        self._measure = measure
         self._versions = versions
-        self._repeats, self.counts = RepeatStore(store.folder), RepeatCounts()
+        self._repeats = RepeatStore(store.folder)
+        self.counts = RepeatCounts()
 
     def measure(
         self, facts: Mapping[str, CellFacts], show: Progress, stop: Stop, *, force: bool = False
@@ -153,7 +158,7 @@ def _times(cells: Iterable[Cell], facts: Mapping[str, CellFacts], device: str) -
     """The times of cells that can be repeated, as this model of device measured them."""
     known = ((cell, facts.get(cell.cell_id)) for cell in cells if may_repeat(cell))
     return {
-        cell: found.time_ms
-        for cell, found in known
-        if found is not None and found.time_ms and not found.is_control and found.device == device
+        cell: entry.time_ms
+        for cell, entry in known
+        if entry is not None and entry.time_ms and not entry.is_control and entry.device == device
     }

@@ -120,7 +120,8 @@ def run_cells(
             this run is gone. Finished cells are stored.
     """
     store = CellStore(config.results / study.name)
-    begun, started = time.monotonic(), datetime.now(UTC)
+    begun = time.monotonic()
+    started = datetime.now(UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     logs = store.folder / "logs" / run_id
     first_world = min((cell.world for cell in cells), default=1)
@@ -244,7 +245,8 @@ class _Run:
 
     def measure(self, cell: Cell, method_version: str | None = None, **more: Any) -> Record:
         """The record of a cell that is measured now; its method version is the run's own if not given."""
-        begun, started = time.monotonic(), datetime.now(UTC)
+        begun = time.monotonic()
+        started = datetime.now(UTC)
         result = self.pool.measure(cell, self.study.measure_of(cell))
         return self.record(
             cell,
@@ -368,15 +370,15 @@ def _kept(
         if problem.path.stem in versions:
             show.note(f"Measured again: {problem}")
     for cell in cells:
-        found = facts.get(cell.cell_id)
-        if found is None or found.method_version != versions[cell.cell_id]:
+        stored = facts.get(cell.cell_id)
+        if stored is None or stored.method_version != versions[cell.cell_id]:
             continue
-        asked = {"disturbed": found.num_disturbed > 0, "drifting": found.is_drifting}
-        by_itself = disturbed == "again" and found.num_unsettled == 1
+        asked = {"disturbed": stored.num_disturbed > 0, "drifting": stored.is_drifting}
+        by_itself = disturbed == "again" and stored.num_unsettled == 1
         if by_itself or any(asked[name] for name in retry & asked.keys()):
-            in_a_row[cell.cell_id] = found.num_unsettled
-        elif found.status not in retry and not (found.is_noisy and "noisy" in retry):
-            kept[cell.cell_id] = Score.known(cell, found)
+            in_a_row[cell.cell_id] = stored.num_unsettled
+        elif stored.status not in retry and not (stored.is_noisy and "noisy" in retry):
+            kept[cell.cell_id] = Score.known(cell, stored)
     if in_a_row:
         num_disturbed = sum(facts[cell_id].num_disturbed > 0 for cell_id in in_a_row)
         reasons = {

@@ -207,7 +207,7 @@ class Scoreboard:
                 lacking[score.case][score.cell.method] = score.status
         measured = [score.measurement for score in self.scores if score.measurement]
         known = Resolutions.known().widened(repeat_pairs(measured))
-        found = {}
+        standings = {}
         for case in dict.fromkeys((*own, *played)):
             methods = dict.fromkeys((*own[case], *played[case]))
             points = [
@@ -222,8 +222,8 @@ class Scoreboard:
                 for method, status in (lacking[nowhere] | lacking[case]).items()
                 if method not in methods
             }
-            found[case] = standing(points, could_not)
-        return found
+            standings[case] = standing(points, could_not)
+        return standings
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each score, for JSON."""
@@ -263,17 +263,17 @@ class ShortNames:
         for cell in loads.values():
             for key, text in self._texts(cell).items():
                 values[key].add(text)
-        self._varied = {key for key, found in variants.items() if len(found) > 1}
+        self._varied = {key for key, values_seen in variants.items() if len(values_seen) > 1}
         self._shown = {
             key
-            for key, found in values.items()
-            if len(found) > 1 and (key != "corpus" or len(found - {""}) > 1)
+            for key, values_seen in values.items()
+            if len(values_seen) > 1 and (key != "corpus" or len(values_seen - {""}) > 1)
         }
         same = {
             key: text
-            for key, found in values.items()
-            if len(found) == 1
-            for text in found
+            for key, values_seen in values.items()
+            if len(values_seen) == 1
+            for text in values_seen
             if text and key != "seed"
         }
         self.common = ", ".join(f"S={text}" if key == "seqlen" else text for key, text in same.items())
@@ -320,7 +320,7 @@ class ShortNames:
 
 
 def _rivalry(score: Score) -> tuple[Problem, bool]:
-    """What scores have in common that are compared: the problem, and whether the GPU rested after each
+    """The facts that compared scores have in common: the problem, and whether the GPU rested after each
     call."""
     if score.facts is not None:
         return score.problem, bool(score.facts.duty)
@@ -331,7 +331,7 @@ def _place(lines: Sequence[str], world: int) -> str:
     """The place in the code that these lines name, as `Score.raised_at`."""
     raised = next((line.removeprefix(RAISED_AT) for line in lines if line.startswith(RAISED_AT)), "")
     ranks = [line.partition(WAS_AT) for line in lines if WAS_AT in line]
-    return raised or ", ".join(place if world == 1 else f"{place} ({rank})" for rank, _, place in ranks)
+    return raised or ", ".join(line if world == 1 else f"{line} ({rank})" for rank, _, line in ranks)
 
 
 def _mask(cell: Cell) -> tuple[object, ...]:

@@ -57,7 +57,9 @@ def serve(task: Task, results: Path) -> None:
 
 class _Agent:
     def __init__(self, task: Task, results: Path, control: Channel) -> None:
-        self.task, self.results, self.control = task, results, control
+        self.task = task
+        self.results = results
+        self.control = control
         self.ranks: dict[int, _Rank] = {}
         self.failures: dict[int, str] = {}  # why a process could not be started
 

@@ -19,7 +19,9 @@ from longca.core.reading import JsonError, read_json
 
 CHUNK_BYTES = 1 << 16
 MOST_BYTES = 64 << 20  # of one message; a record of 8 MiB is the largest that can be stored
-SHOWN_BYTES, SHOWN_CHARS = 60, 120  # of what arrived instead of a message
+# of what arrived instead of a message
+SHOWN_BYTES = 60
+SHOWN_CHARS = 120
 # the least number of a descriptor that code which writes to a wrong one by mistake does not meet
 OUT_OF_REACH = 200
 Message = dict[str, Any]
@@ -37,7 +39,8 @@ class Channel:
     """One end of a channel. It reads from one file descriptor, writes to another and owns both."""
 
     def __init__(self, reader: int, writer: int) -> None:
-        self.reader, self.writer = reader, writer
+        self.reader = reader
+        self.writer = writer
         self._partial: list[bytes] = []  # the beginning of an incomplete message
         self._early: deque[Message] = deque()  # messages already read from the pipe but not yet returned
 
@@ -80,7 +83,8 @@ class Channel:
             EOFError: at the end. BrokenChannel: by something that is no message.
         """
         if self._early:
-            early, self._early = list(self._early), deque()
+            early = list(self._early)
+            self._early = deque()
             return early
         try:
             chunk = os.read(self.reader, CHUNK_BYTES)

@@ -160,10 +160,11 @@ def _opened(folder: int, name: str) -> int:
 def _is_named(folder: int, name: str, file: int) -> bool:
     """True if the name still leads to this file."""
     try:
-        found, own = os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(file)
+        named = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        own = os.fstat(file)
     except FileNotFoundError:
         return False
-    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+    return (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)
 
 
 @contextmanager

@@ -75,12 +75,14 @@ class Group:
             HostLost: a machine that should run some of them is gone.
             JudgeDied: likewise the judge.
         """
-        self.stopped, self.claimant = stopped, claimant
+        self.stopped = stopped
+        self.claimant = claimant
         self.is_alive = True
-        self.judge, self._number, self._device_type = judge, number, "cpu"
-        self._listed: set[str] = (
-            set()
-        )  # digests of the listings of environments that results of this group had
+        self.judge = judge
+        self._number = number
+        self._device_type = "cpu"
+        # digests of the listings of environments that results of this group had
+        self._listed: set[str] = set()
         if judge is None:
             self.ranks = launcher.start(world, device, log)
         else:
@@ -248,10 +250,8 @@ class Group:
         if not self.is_alive:
             return False
         try:
-            return all(
-                answer.get("healthy")
-                for answer in self._ask({"do": "ping"}, PING_SECONDS, "healthy").values()
-            )
+            answers = self._ask({"do": "ping"}, PING_SECONDS, "healthy")
+            return all(answer.get("healthy") for answer in answers.values())
         except (AnswerTimeout, RankDied):
             return False
 
@@ -300,9 +300,8 @@ class Group:
             attempts += 1
             if attempts == TOLD_AFTER:  # a process that is killed is gone a moment later
                 self.claimant.announce(f"Waiting for {taken[0]}")
-            until = time.monotonic() + RETRY_SECONDS * random.uniform(
-                0.5, 1.5
-            )  # not in step with another run that does the same
+            # not in step with another run that does the same
+            until = time.monotonic() + RETRY_SECONDS * random.uniform(0.5, 1.5)
             while time.monotonic() < until:
                 if self.stopped() or self.claimant.given_up():
                     raise KeyboardInterrupt
@@ -319,7 +318,9 @@ class Group:
     def _explained(self, result: Result, failed: list[int]) -> Result:
         """The result of a failed rank, with the output of all failed ranks, and with their numbers if other
         ranks did not fail."""
-        outcome, notes, world = result.outcome, result.notes, len(self.ranks)
+        outcome = result.outcome
+        notes = result.notes
+        world = len(self.ranks)
         if isinstance(outcome, Failed):
             printed = [
                 f"printed{f' by rank {rank}' if world > 1 else ''}:\n{text}"

@@ -54,7 +54,8 @@ class Job:
             JobError: some did not connect in time, or one has imported another package.
             UserError: the folder cannot be written.
         """
-        self.task, self.stopped = task, stopped
+        self.task = task
+        self.stopped = stopped
         self.agents: list[AgentLink] = []
         self._num_started = 0
         self._address = LOOPBACK if task.on_one_machine else network_address()
@@ -191,8 +192,8 @@ class Job:
         if world == 1:
             yield lambda address: "", None
         elif self.task.on_one_machine:
-            place = self._rendezvous.new_file().as_uri()
-            yield lambda address: place, None
+            file_uri = self._rendezvous.new_file().as_uri()
+            yield lambda address: file_uri, None
         else:
             with socket.create_server((self._address, 0), backlog=512) as listener:
                 port = listener.getsockname()[1]
@@ -211,7 +212,8 @@ class Job:
 
     def _connect(self, remote: dict[int, RemoteRank]) -> None:
         """Wait for the connections of the ranks' processes. Raises HostLost if one does not come."""
-        deadline, missing = time.monotonic() + 2 * JOIN_SECONDS, dict(remote)
+        deadline = time.monotonic() + 2 * JOIN_SECONDS
+        missing = dict(remote)
         while missing:
             if self.stopped():
                 raise KeyboardInterrupt
@@ -230,7 +232,7 @@ class Job:
 
     def _arrivals(self, agents: set[AgentLink]) -> list[Arrival]:
         """Connections made within one tick. Also notices which of the agents are gone."""
-        found = self._rendezvous.arrivals(TICK_SECONDS)
+        arrivals = self._rendezvous.arrivals(TICK_SECONDS)
         for agent in agents:
             agent.look()
-        return found
+        return arrivals

@@ -45,7 +45,8 @@ class JudgeProcess(WorkerProcess):
         """
         child_reader, writer = os.pipe()
         reader, child_writer = os.pipe()
-        self._channel, self._stopped = Channel(out_of_reach(reader), out_of_reach(writer)), stopped
+        self._channel = Channel(out_of_reach(reader), out_of_reach(writer))
+        self._stopped = stopped
         self._door, door = socket.socketpair()
         self._workers: set[int] = set()
         self._is_closed = False

@@ -198,14 +198,14 @@ def find_task(launcher: Launch, environ: Mapping[str, str] | None = None) -> Tas
 def _of_torchrun(environ: Mapping[str, str]) -> Task:
     on_one_machine = environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]
     # jobs of the default id and port on other machines may share the results
-    place = f"{boot_id()} {_network()}" if on_one_machine else environ.get("MASTER_ADDR", "")
+    master = f"{boot_id()} {_network()}" if on_one_machine else environ.get("MASTER_ADDR", "")
     job = f"torchrun-{environ['TORCHELASTIC_RUN_ID']}-{environ.get('MASTER_PORT', '')}"
     return Task(
         int(environ["RANK"]),
         int(environ["WORLD_SIZE"]),
         int(environ["LOCAL_RANK"]),
         socket.gethostname(),
-        f"{job}-{hashlib.sha256(place.encode()).hexdigest()[:12]}",
+        f"{job}-{hashlib.sha256(master.encode()).hexdigest()[:12]}",
         on_one_machine,
     )
 
@@ -245,7 +245,8 @@ class RankDied(Exception):
         """
         self.type = "BrokenChannel" if cause else "WorkerDied"
         self.cause = cause or rank.cause_of_death()
-        self.log, self.notes = rank.tail(), was_at(rank)
+        self.log = rank.tail()
+        self.notes = was_at(rank)
         where = f" on {rank.host}" if rank.host else ""
         super().__init__(
             self.cause if rank.placement.world == 1 else f"rank {rank.placement.rank}{where}: {self.cause}"

@@ -116,13 +116,13 @@ class Pool:
         Raises:
             UserError: no worker starts here, or the device is not here.
         """
-        self.logs, self.stopped, self.launcher, self.claimant = (
-            logs,
-            stopped,
-            launcher or Local(),
-            claimant or Claimant(),
-        )
-        self._started, self._lost, self._apart = 0, "", apart
+        self.logs = logs
+        self.stopped = stopped
+        self.launcher = launcher or Local()
+        self.claimant = claimant or Claimant()
+        self._started = 0
+        self._lost = ""
+        self._apart = apart
         self.seed = secrets.randbits(48) if seed is None else seed
         self._judge: JudgeProcess | None = None
         self._groups: dict[
@@ -217,7 +217,8 @@ class Pool:
             TooFewLeft: machines were lost, this one's task among them.
         """
         key: Key = ("kernel" if self.device.type == "cpu" else "playoff"), None, 1
-        left, results = list(range(len(cells))), dict[int, PlayerResult]()
+        left = list(range(len(cells)))
+        results = dict[int, PlayerResult]()
         while len(left) > 1:
             try:
                 group = self._group(key)

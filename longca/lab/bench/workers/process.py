@@ -78,7 +78,9 @@ class WorkerProcess:
         Raises:
             OSError: the log cannot be written, or the process not started.
         """
-        self.log, self._output, self._mark = log, Output(log), secrets.token_hex(8)
+        self.log = log
+        self._output = Output(log)
+        self._mark = secrets.token_hex(8)
         options = {**options, "threads": num_threads, "parent": os.getpid()}
         command = [*start.python("-u"), *self.module]
         command += [
@@ -176,12 +178,12 @@ def _interface_of(address: str) -> str | None:
     has it."""
     import psutil
 
-    found = {
+    interfaces = {
         name
         for name, entries in psutil.net_if_addrs().items()
         if any(entry.address == address for entry in entries)
     }
-    return found.pop() if len(found) == 1 else None
+    return interfaces.pop() if len(interfaces) == 1 else None
 
 
 def threads_per_rank(num_ranks: int) -> int:

@@ -20,12 +20,10 @@ class AgentLink:
         Args:
             address: address of the runner under which the agent has reached it.
         """
-        self.task, self.host, self.local_rank, self.address = (
-            hello["task"],
-            hello["host"],
-            hello["local"],
-            address,
-        )
+        self.task = hello["task"]
+        self.host = hello["host"]
+        self.local_rank = hello["local"]
+        self.address = address
         self.channel = channel
         self.is_lost = False
 
@@ -71,8 +69,11 @@ class RemoteRank:
     """A rank that an agent starts; it is driven over its own connection."""
 
     def __init__(self, placement: RankPlacement, agent: AgentLink, number: int, log: Path) -> None:
-        self.placement, self.log, self.host = placement, log, agent.host
-        self.agent, self._number = agent, number
+        self.placement = placement
+        self.log = log
+        self.host = agent.host
+        self.agent = agent
+        self._number = number
         self.channel: Channel | None = None
         """connection to the process; None before it is made"""
 

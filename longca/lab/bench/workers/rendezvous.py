@@ -60,7 +60,8 @@ class _Lines:
     """The lines that come over a connection; it reads no byte behind them."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection, self._partial = connection, b""
+        self.connection = connection
+        self._partial = b""
 
     def take(self) -> bytes | None:
         """The next line, without its end; None if there is none yet. Raises _Refused if it is too long, or
@@ -78,7 +79,8 @@ class _Lines:
         self._partial += line
         if not end:
             return None
-        found, self._partial = self._partial, b""
+        found = self._partial
+        self._partial = b""
         return found
 
     def send(self, *parts: str) -> None:
@@ -124,7 +126,8 @@ class Rendezvous:
         Args:
             address: of this machine, the only one to listen at; empty for all.
         """
-        self.token, self.path = secrets.token_bytes(32), rendezvous_path(results, job)
+        self.token = secrets.token_bytes(32)
+        self.path = rendezvous_path(results, job)
         self._handshakes: dict[_Handshake, None] = {}  # the oldest first
         self._files: list[Path] = []
         self._selector = selectors.DefaultSelector()
@@ -231,7 +234,9 @@ class Rendezvous:
 
 def join_rendezvous(results: Path, job: str, hello: Message, timeout_s: float) -> Channel:
     """Connect a task to the runner, which may start later. Raises TimeoutError, with what was missing."""
-    path, deadline, reason = rendezvous_path(results, job), time.monotonic() + timeout_s, ""
+    path = rendezvous_path(results, job)
+    deadline = time.monotonic() + timeout_s
+    reason = ""
     while time.monotonic() < deadline:
         try:
             _look_again(path.parent)
@@ -257,13 +262,13 @@ def addresses() -> list[str]:
     loopback last."""
     import psutil
 
-    found = [
+    own_addresses = [
         entry.address
         for entries in psutil.net_if_addrs().values()
         for entry in entries
         if entry.family == socket.AF_INET
     ]
-    return [socket.gethostname(), *sorted(found, key=lambda address: address.startswith("127."))]
+    return [socket.gethostname(), *sorted(own_addresses, key=lambda address: address.startswith("127."))]
 
 
 def network_address() -> str:
@@ -295,7 +300,8 @@ def _connect(address: str, port: int, token: bytes, hello: Message) -> Channel |
         keep_alive(connection)
     except OSError:
         return None
-    lines, nonce = _Lines(connection), secrets.token_hex(16)
+    lines = _Lines(connection)
+    nonce = secrets.token_hex(16)
     with suppress(_Refused):
         lines.send(nonce)
         answer = None
@@ -303,7 +309,8 @@ def _connect(address: str, port: int, token: bytes, hello: Message) -> Channel |
             connection.settimeout(max(deadline - time.monotonic(), 1e-3))
             answer = lines.take()
         other, _, proof = answer.partition(b" ")
-        nonces, content = nonce.encode() + b" " + other, json.dumps(hello)
+        nonces = nonce.encode() + b" " + other
+        content = json.dumps(hello)
         if _proves(proof, token, "runner", nonces):
             lines.send(_proof(token, "task", nonces, content.encode()), content)
             return Channel.over(connection)

@@ -64,9 +64,11 @@ class Session:
         warm_math()
         self.device = choose_device(device, placement.local_rank)
         self.lock = DeviceLock(device_uuid(self.device) or "cpu")
-        self.placement, self._listener = placement, listener
+        self.placement = placement
+        self._listener = listener
         self._judge = None if judge is None else socket.socket(fileno=judge)
-        self.masks, self.references = LatestMasks(), LatestReferences()
+        self.masks = LatestMasks()
+        self.references = LatestReferences()
         self.comm: Comm | None = None
         self._taker: EnvironmentTaker | None = None
         gc.freeze()  # imported objects stay anyway; to scan them would cost 0.2 s each time memory is freed
@@ -111,7 +113,8 @@ class Session:
         A failure is reported before memory is freed: that may have to wait for a GPU which itself waits for a
         rank that is gone.
         """
-        cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
+        cell = Cell.model_validate(request["cell"])
+        measure = Measure.model_validate(request["measure"])
         with watch(self.device, request.get("judge")) as uses:
             result = self._measure(cell, measure, request.get("seed", 0))
         message = {
@@ -131,11 +134,10 @@ class Session:
         unusable."""
         from longca.lab.bench.playoff.measuring import DeviceLost, PlayoffSetup, measure_playoff
 
-        cells, measure = (
-            [Cell.model_validate(cell) for cell in request["cells"]],
-            Measure.model_validate(request["measure"]),
-        )
-        judge, rules = self._judge, PlayoffRules.model_validate(request["rules"])
+        cells = [Cell.model_validate(cell) for cell in request["cells"]]
+        measure = Measure.model_validate(request["measure"])
+        judge = self._judge
+        rules = PlayoffRules.model_validate(request["rules"])
         with Path(request["at_work"]).open("w") as file, watch(self.device, request.get("judge")) as uses:
             setup = PlayoffSetup(
                 self.device,
@@ -162,15 +164,16 @@ class Session:
         """The first wrong row of each tensor of a kernel cell; none where that fails."""
         from longca.lab.bench.measure.wrong_rows import find_wrong_rows
 
-        cell, measure = Cell.model_validate(request["cell"]), Measure.model_validate(request["measure"])
+        cell = Cell.model_validate(request["cell"])
+        measure = Measure.model_validate(request["measure"])
         try:
-            found = find_wrong_rows(
+            rows = find_wrong_rows(
                 cell, measure, self.device, self.masks, self.references, request.get("seed", 0)
             )
         except Exception:  # a kernel that once gave a wrong result may as well raise; the verdict stands
-            found = []
+            rows = []
         self._free()
-        return {"wrong_rows": [row.model_dump(mode="json") for row in found]}
+        return {"wrong_rows": [row.model_dump(mode="json") for row in rows]}
 
     def ping(self, _: Message) -> Message:
         """Check that the device still computes and that the other ranks still answer."""
@@ -263,7 +266,8 @@ class Session:
 
 def _taker(device: torch.device) -> EnvironmentTaker:
     """Takes the environment of this process; what is installed is listed at once."""
-    used, (driver, firmware) = software(), gpu_system(device)
+    used = software()
+    driver, firmware = gpu_system(device)
     taker = EnvironmentTaker(SystemFacts(driver, firmware, used.container, used.lock))
     taker.take()
     return taker

@@ -46,15 +46,15 @@ class BackwardBelowForward(Claim):
         return points(table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA))
 
     def _parts(self, asked):
-        found = pairs(
+        compared = pairs(
             [point for point in asked if point.direction == "bwd"],
             [point for point in asked if point.direction == "fwd"],
             "direction",
         )
         below = [
-            pair.observed(pair.order == "less", f"{pair.first.name} backward", "forward") for pair in found
+            pair.observed(pair.order == "less", f"{pair.first.name} backward", "forward") for pair in compared
         ]
-        shares = {(pair.first.mask, self._setting(pair.first)): pair for pair in found}
+        shares = {(pair.first.mask, self._setting(pair.first)): pair for pair in compared}
         gaps = [
             self._gap(pair, shares[DOCUMENTS[mask], setting])
             for (mask, setting), pair in shares.items()
@@ -62,7 +62,7 @@ class BackwardBelowForward(Claim):
         ]
         yield Part(
             "backward below forward",
-            f"backward is slower at {held(below)} ({span(pair.ratio for pair in found)}× forward)",
+            f"backward is slower at {held(below)} ({span(pair.ratio for pair in compared)}× forward)",
             below,
         )
         yield Part("a wider gap on documents", f"documents widen the gap at {held(gaps)}", gaps)

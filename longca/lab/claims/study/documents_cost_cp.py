@@ -29,11 +29,11 @@ class DocumentsCostCp(Claim):
     def judge(self, table):
         rows = without_compat(table)
         asked = points(rows, ok=False, kind="cp", strategy=STRATEGIES, mask=MASKS)
-        found = self._beside(asked)
+        compared = self._beside(asked)
         same = {"kernel": {point.kernel for point in asked}, "seqlen": {point.seqlen for point in asked}}
         alone = self._beside(points(rows, kind="kernel", mask=MASKS, **same))
-        observed = self._observed(found)
-        finding = f"The five strategies (ours) {self._kept(found)}"
+        observed = self._observed(compared)
+        finding = f"The five strategies (ours) {self._kept(compared)}"
         if alone:
             finding += f"; the kernels alone keep {span(pair.ratio for pair in alone)}×"
         return decided(
@@ -46,40 +46,40 @@ class DocumentsCostCp(Claim):
     def judge_as_study(self, table):
         strategies = {"kind": "cp", "strategy": (RING, GATHER), "mask": MASKS}
         asked = points(of_study(table), ok=False, kernel=KERNEL, **strategies)
-        found = self._beside([point for point in asked if decides(point)])
-        few = not found
+        compared = self._beside([point for point in asked if decides(point)])
+        few = not compared
         if few:  # what there is: another kernel, other documents, fewer GPUs
-            found = self._beside(points(of_study(table, any_draw=True), **strategies))
+            compared = self._beside(points(of_study(table, any_draw=True), **strategies))
         finding = (
-            f"the study's ring and all-gather {self._kept(found)}"
-            if found
+            f"the study's ring and all-gather {self._kept(compared)}"
+            if compared
             else "the study's ring and all-gather are not measured under documents"
         )
         others = " and this project's documents"
         return decided_in_parts(
-            Part("Ring P2P and All-Gather", finding, self._observed(found), few),
+            Part("Ring P2P and All-Gather", finding, self._observed(compared), few),
             not_here("Ulysses", "USP", "LoongTrain"),
-            part=f"{reached([pair.first for pair in found])}{others}" if few and found else "",
+            part=f"{reached([pair.first for pair in compared])}{others}" if few and compared else "",
             missing=lacking(asked, "ulysses", "usp", "loongtrain", masks=MASKS),
         )
 
-    def _kept(self, found):
-        ratios = span(pair.ratio for pair in found)
-        return f"keep {ratios}× their rate, two thirds or less at {held(self._observed(found))}"
+    def _kept(self, compared):
+        ratios = span(pair.ratio for pair in compared)
+        return f"keep {ratios}× their rate, two thirds or less at {held(self._observed(compared))}"
 
-    def _observed(self, found):
+    def _observed(self, compared):
         return [
             pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without")
-            for pair in found
+            for pair in compared
         ]
 
-    def _beside(self, found):
+    def _beside(self, observed):
         return [
             pair
             for documents, whole in WHOLE.items()
             for pair in pairs(
-                [point for point in found if point.mask == documents],
-                [point for point in found if point.mask == whole],
+                [point for point in observed if point.mask == documents],
+                [point for point in observed if point.mask == whole],
                 "mask",
             )
         ]

@@ -49,14 +49,14 @@ class FlashinferBlocks(Claim):
         return self._verdict(asked, lacking)
 
     def _verdict(self, asked, lacking, *notes):
-        found = pairs(
+        compared = pairs(
             [point for point in asked if point.params["block"] == "128"],
             [point for point in asked if point.params["block"] == "64"],
             "block",
         )
-        observed = [pair.observed(pair.ratio >= ALMOST_DOUBLE, "blocks of 128", "of 64") for pair in found]
+        observed = [pair.observed(pair.ratio >= ALMOST_DOUBLE, "blocks of 128", "of 64") for pair in compared]
         finding = (
-            f"Blocks of 128 reach {span(pair.ratio for pair in found)}× the rate of blocks of 64; "
+            f"Blocks of 128 reach {span(pair.ratio for pair in compared)}× the rate of blocks of 64; "
             f"{ALMOST_DOUBLE}× or more at {held(observed)}"
         )
         note = " ".join(filter(None, (*notes, refused_note(asked))))

@@ -6,7 +6,8 @@ from longca.lab.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, missing,
 from longca.lab.claims.refusals import is_too_large
 from longca.lab.store.text import format_bytes
 
-BLOCK, FROM = 64, 65536  # tokens: the study's smaller block, and twice its shortest sequence
+BLOCK = 64  # tokens: the study's smaller block
+FROM = 65536  # twice its shortest sequence
 LENGTHS = tuple(1024 * length for length in (64, 96, 128))
 DENSITIES = ("0.2", "0.5", "0.8")  # the study's
 # q-blocks of all KV heads: the size of a buffer in FlashInfer's wrapper, which the study left as it is
@@ -19,11 +20,9 @@ WHERE = {
     "direction": "fwd",
     "block": BLOCK,
 }
-NO_MEMORY, TOO_LARGE, TOO_MANY_LISTS = (
-    "out of memory",
-    "more indices than 32 bits hold",
-    "more q-blocks than its own buffer holds",
-)
+NO_MEMORY = "out of memory"
+TOO_LARGE = "more indices than 32 bits hold"
+TOO_MANY_LISTS = "more q-blocks than its own buffer holds"
 
 
 class FlashinferMemory(Claim):

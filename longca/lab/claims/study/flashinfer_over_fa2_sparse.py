@@ -32,13 +32,13 @@ class FlashinferOverFa2Sparse(Claim):
             direction="fwd",
             block=128,
         )
-        found = pairs(
+        compared = pairs(
             [point for point in asked if point.kernel == "flashinfer"],
             [point for point in asked if point.kernel == "fa2_sparse"],
             "kernel",
         )
-        observed = [pair.observed(pair.order == "more") for pair in found]
-        ratios = span(pair.ratio for pair in found)
+        observed = [pair.observed(pair.order == "more") for pair in compared]
+        ratios = span(pair.ratio for pair in compared)
         finding = f"FlashInfer is faster at {held(observed)}, at {ratios}× FA2-Sparse (ours)"
         note = f"{gpu_note(asked)} FA2-Sparse is {STAND_INS['fa2_sparse']}. Both get the same masks."
         return decided(

@@ -21,7 +21,7 @@ class FlashmaskOverFlex(Claim):
     def judge(self, table):
         tried = points(table, ok=False, kind="kernel", kernel=("flashmask", "flex"), mask=HETEROGENEOUS)
         asked = [point for point in tried if is_heterogeneous(point)]
-        found = pairs(
+        compared = pairs(
             [point for point in asked if point.kernel == "flashmask"],
             [point for point in asked if point.kernel == "flex"],
             "kernel",
@@ -36,15 +36,15 @@ class FlashmaskOverFlex(Claim):
             seqlen=LENGTHS,
             direction=("fwd", "bwd"),
         )
-        return decided_in_parts(*self._parts(found), note=note.strip(), missing=lacking)
+        return decided_in_parts(*self._parts(compared), note=note.strip(), missing=lacking)
 
     def judge_as_study(self, table):
         texts = (f"{NEEDED} (needs {self.gpus} and an adapter for Paddle)",)
         return decided_in_parts(stand_in("flashmask", "FlashMask"), missing=Gaps(texts))
 
-    def _parts(self, found):
+    def _parts(self, compared):
         for direction, word in (("fwd", "forward"), ("bwd", "backward")):
-            own = [pair for pair in found if pair.first.direction == direction]
+            own = [pair for pair in compared if pair.first.direction == direction]
             observed = [pair.observed(pair.order == "more") for pair in own]
             yield Part(
                 word,

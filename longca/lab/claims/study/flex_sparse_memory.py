@@ -31,13 +31,13 @@ class FlexSparseMemory(Claim):
 
     def judge(self, table):
         asked = self._asked(table)
-        told = [point for point in asked if point.statuses & {"ok", "oom"}]
+        decided = [point for point in asked if point.statuses & {"ok", "oom"}]
         note = gpu_note(
-            told,
+            decided,
             "memory is compared with 80 GB. The block mask here is built from blocks, never from S² pairs, "
             "so that the claim is about how a mask is built and not about the kernel",
         )
-        return self._decided(asked, [self._observed(point, "") for point in told], note, "")
+        return self._decided(asked, [self._observed(point, "") for point in decided], note, "")
 
     def judge_as_study(self, table):
         rows = of_study(table, any_gpu=True)
@@ -74,15 +74,15 @@ class FlexSparseMemory(Claim):
         )
         return decided(finding, observed, note=note, missing=lacking)
 
-    def _observed(self, point, told):
+    def _observed(self, point, reasons):
         needed = point.value("absolute_peak_bytes")
         what = (
             "runs out of memory"
             if not point.ok
             else "has no memory for its block mask"
-            if NO_MASK in told
+            if NO_MASK in reasons
             else f"needs {format_bytes(needed)}"
         )
         return Observation(
-            f"flex {what}: {point.where}", NO_MASK in told or not needed <= STUDY_BYTES, point.cell_ids
+            f"flex {what}: {point.where}", NO_MASK in reasons or not needed <= STUDY_BYTES, point.cell_ids
         )

@@ -53,7 +53,8 @@ class HeadsMatterLittle(Claim):
 
     def _parts(self, asked):
         few, many = ([point for point in asked if point.heads == heads] for heads in (GQA, MHA))
-        rates, memory = pairs(few, many, "heads"), pairs(few, many, "heads", column="absolute_peak_bytes")
+        rates = pairs(few, many, "heads")
+        memory = pairs(few, many, "heads", column="absolute_peak_bytes")
         little = [
             pair.observed(abs(pair.ratio - 1) <= LITTLE, f"{pair.first.name} {GQA}", MHA) for pair in rates
         ]

@@ -31,8 +31,10 @@ class HeterogeneousSupport(Claim):
         asked = self._asked(table, (*CANNOT, *CAN))
         newer = [point.ok for point in self._asked(table, (NEWER,))]
         runs = of(sum(newer), len(newer), "point")
-        told = f"cuDNN's newer `{NEWER}`, which the study did not have, runs {runs}." if newer else ""
-        note = f"{told} {gpu_note(asked, 'the masks that a kernel takes do not depend on that')}".strip()
+        newer_text = f"cuDNN's newer `{NEWER}`, which the study did not have, runs {runs}." if newer else ""
+        note = (
+            f"{newer_text} {gpu_note(asked, 'the masks that a kernel takes do not depend on that')}".strip()
+        )
         lacking = missing(
             asked, self.gpus, kernel=(*CANNOT, *CAN), mask=HETEROGENEOUS, heads=[GQA], seqlen=(8192,)
         )
@@ -62,21 +64,23 @@ class HeterogeneousSupport(Claim):
         return [point for point in tried if is_heterogeneous(point)]
 
     def _parts(self, asked):
-        told = [point for point in asked if point.statuses & {"ok", "unsupported"}]
+        answered = [point for point in asked if point.statuses & {"ok", "unsupported"}]
         no = [
             Observation(
                 f"{point.name} runs {point.where}, {number(point.value('density'), 2)} of it visible",
                 not point.ok,
                 point.cell_ids,
             )
-            for point in told
+            for point in answered
             if point.kernel in CANNOT
         ]
         yes = [
             Observation(f"{point.name} refuses {point.where}", point.ok, point.cell_ids)
-            for point in told
+            for point in answered
             if point.kernel in CAN
         ]
         yield Part("FA2, FA3 and cuDNN", f"FA2, FA3 and cuDNN refuse {held(no)}", no)
-        names = ", ".join(dict.fromkeys(point.name for point in told if point.kernel in CAN)) or "the others"
+        names = (
+            ", ".join(dict.fromkeys(point.name for point in answered if point.kernel in CAN)) or "the others"
+        )
         yield Part("the others", f"{names} run {held(yes)}", yes)

@@ -9,7 +9,8 @@ from longca.lab.claims.pairs import pairs
 from longca.lab.claims.schedules import RING, WORLDS, lacking, not_here
 from longca.lab.store.text import number
 
-HYBRIDS, PURE = ("usp", "loongtrain"), ("ulysses", "ring_p2p")
+HYBRIDS = ("usp", "loongtrain")
+PURE = ("ulysses", "ring_p2p")
 FEWEST = 4  # ranks: on fewer a hybrid is one of the pure strategies
 
 
@@ -35,24 +36,24 @@ class HybridsOnDocuments(Claim):
             world=lambda ranks: ranks >= FEWEST,
         )
         named = {name: [point for point in asked if point.strategy == name] for name in (*HYBRIDS, *PURE)}
-        found = [
+        compared = [
             pair
             for hybrid in HYBRIDS
             for pure in PURE
             for pair in pairs(named[hybrid], named[pure], "strategy")
         ]
-        ahead = [pair.observed(pair.order != "less") for pair in found]
-        grown = list(self._growth(found))
-        firsts = [pair.first for pair in found]
+        ahead = [pair.observed(pair.order != "less") for pair in compared]
+        grown = list(self._growth(compared))
+        firsts = [pair.first for pair in compared]
         few = num_hosts(firsts) < 2  # nothing about growth over nodes
-        ratios = span(pair.ratio for pair in found)
+        ratios = span(pair.ratio for pair in compared)
         lead = f"hybrids are ahead or level at {held(ahead)}, at {ratios}× the pure strategies"
-        parts = [Part("the lead", lead if found else "no hybrid is beside a pure strategy", ahead, few)]
+        parts = [Part("the lead", lead if compared else "no hybrid is beside a pure strategy", ahead, few)]
         if grown:
             parts.append(Part("its growth", f"the lead grows in {held(grown, 'case')}", grown, few))
         return decided_in_parts(
             *parts,
-            part=reach(firsts) if few and found else "",
+            part=reach(firsts) if few and compared else "",
             note=gpu_note(asked),
             missing=missing(asked, self.gpus, strategy=(*HYBRIDS, *PURE), world=WORLDS),
         )
@@ -66,9 +67,9 @@ class HybridsOnDocuments(Claim):
             ),
         )
 
-    def _growth(self, found):
+    def _growth(self, compared):
         groups = defaultdict(list)
-        for pair in found:
+        for pair in compared:
             first = pair.first
             groups[
                 first.method,
@@ -80,7 +81,8 @@ class HybridsOnDocuments(Claim):
             ].append(pair)
         for (hybrid, pure, *_), those in groups.items():
             by_world = sorted(those, key=lambda pair: pair.first.world)
-            few, many = by_world[0], by_world[-1]
+            few = by_world[0]
+            many = by_world[-1]
             if few is not many:
                 text = (
                     f"{hybrid} over {pure}: {number(few.ratio)}× on {few.first.world} ranks, "

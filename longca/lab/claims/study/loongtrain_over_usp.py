@@ -32,16 +32,16 @@ class LoongtrainOverUsp(Claim):
             mask=MASKS,
             world=lambda ranks: ranks >= FEWEST,
         )
-        found = pairs(
+        compared = pairs(
             [point for point in asked if point.strategy == "loongtrain"],
             [point for point in asked if point.strategy == "usp"],
             "strategy",
         )
-        few = max((pair.first.world for pair in found), default=0) < WINDOWS
+        few = max((pair.first.world for pair in compared), default=0) < WINDOWS
         if not few:
-            found = [pair for pair in found if pair.first.world >= WINDOWS]
-        forward = [pair for pair in found if pair.first.direction == "fwd"]
-        backward = [pair for pair in found if pair.first.direction == "bwd"]
+            compared = [pair for pair in compared if pair.first.world >= WINDOWS]
+        forward = [pair for pair in compared if pair.first.direction == "fwd"]
+        backward = [pair for pair in compared if pair.first.direction == "bwd"]
         ahead = [pair.observed(pair.order == "more") for pair in forward]
         level = [pair.observed(pair.order != "more") for pair in backward]
         parts = [
@@ -63,7 +63,7 @@ class LoongtrainOverUsp(Claim):
         ]
         return decided_in_parts(
             *measured,
-            part=reach([pair.first for pair in found]) if few and found else "",
+            part=reach([pair.first for pair in compared]) if few and compared else "",
             missing=missing(asked, self.gpus, strategy=("loongtrain", "usp"), mask=MASKS, world=WORLDS),
             note=" ".join(filter(None, (FEW_RANKS, gpu_note(asked)))),
         )

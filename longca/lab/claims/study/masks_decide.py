@@ -82,16 +82,17 @@ class MasksDecide(Claim):
             observed = [self._observed(group) for group in own]
             name = own[0][0].name if own else kernel
             ratios = span(group[-1].rate / group[0].rate for group in own)
-            least = sum(one.holds for one in observed)
-            told = (
+            least = sum(observation.holds for observation in observed)
+            text = (
                 f"{name} {ratios}× ({least} of {len(own)})"
                 if own
                 else f"{name} with fewer than {FEWEST_MASKS} masks"
             )
-            yield Part(name, told, observed)
+            yield Part(name, text, observed)
 
     def _observed(self, group):
-        worst, best = group[0], group[-1]
+        worst = group[0]
+        best = group[-1]
         text = (
             f"{best.name} {best.size}: {number(best.rate)} on {best.mask}, "
             f"{number(worst.rate)} on {worst.mask} ({number(best.rate / worst.rate, 2)}×)"

@@ -99,10 +99,10 @@ class QuadraticMemory(Claim):
         amount = f"needs {format_bytes(needed)}" if point.ok else "runs out of memory"
         return Observation(f"{point.name} {amount}: {point.where}", not needed <= STUDY_BYTES, point.cell_ids)
 
-    def _needed(self, found):
+    def _needed(self, observed):
         """The memory of the longest sequence that ran, and how it grew from half of that."""
         most: dict[int, float] = {}
-        for point in found:
+        for point in observed:
             if point.ok:
                 most[point.seqlen] = max(most.get(point.seqlen, 0), point.value("absolute_peak_bytes"))
         if not most:

@@ -94,7 +94,8 @@ class RateOverRanks(Claim):
         ]
 
     def _observed(self, group):
-        low, high = group[0], group[-1]
+        low = group[0]
+        high = group[-1]
         text = (
             f"{low.method} {number(high.rate)} at {high.where}, {number(low.rate)} at {low.where} "
             f"({number(high.rate / low.rate)}×)"

@@ -83,21 +83,21 @@ class RingError(Claim):
             )
 
     def _parts(self, asked, ring):
-        for name, found in self._beside(asked, ring):
+        for name, compared in self._beside(asked, ring):
             observed = [
                 pair.observed(pair.ratio > MORE, f"{name}: {pair.first.method} error", "ulysses")
-                for pair in found
+                for pair in compared
             ]
             num_more = sum(observation.holds for observation in observed)
-            ratios = span(pair.ratio for pair in found)
+            ratios = span(pair.ratio for pair in compared)
             finding = f"{name} {ratios}× Ulysses's error, more at {num_more} of {len(observed)}"
-            yield Part(name, finding if found else f"the error of {name} is not measured", observed)
+            yield Part(name, finding if compared else f"the error of {name} is not measured", observed)
 
     def _growth(self, asked):
         """A sentence with the ratios of errors under FULL on several numbers of ranks."""
         ratios = defaultdict(lambda: defaultdict(list))
-        for name, found in self._beside(asked, RING):
-            for pair in found:
+        for name, compared in self._beside(asked, RING):
+            for pair in compared:
                 if pair.first.mask == "full":
                     ratios[name][pair.first.world].append(pair.ratio)
         worlds = sorted({world for of_name in ratios.values() for world in of_name})

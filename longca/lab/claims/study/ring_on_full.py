@@ -93,16 +93,17 @@ class RingOnFull(Claim):
         )
         return Part("documents", finding, [observation for observation, _ in spreads], few)
 
-    def _spreads(self, found):
+    def _spreads(self, compared):
         """(observation, best over worst size) of each kernel and direction that has several sizes."""
         groups = defaultdict(list)
-        for point in found:
+        for point in compared:
             if point.mask == "full_document":
                 groups[point.method, point.direction, point.heads, point.device].append(point)
         for (method, direction, *_), group in groups.items():
             those = of_one_protocol(group)
             if len({point.world for point in those}) > 1:
-                low, high = min(those, key=lambda point: point.rate), max(those, key=lambda point: point.rate)
+                low = min(those, key=lambda point: point.rate)
+                high = max(those, key=lambda point: point.rate)
                 spread = high.rate / low.rate
                 text = (
                     f"{method} {direction}: {number(high.rate)} at {high.where}, {number(low.rate)} at "

@@ -45,7 +45,7 @@ class RingVolume(Claim):
         )
 
     def _verdict(self, name, asked, lacking, *notes, part=""):
-        found = pairs(
+        compared = pairs(
             [point for point in asked if point.mask != "full"],
             [point for point in asked if point.mask == "full"],
             "mask",
@@ -53,8 +53,8 @@ class RingVolume(Claim):
         )
         observed = [
             pair.observed(abs(pair.ratio - 1) <= EQUAL, f"{pair.first.method} bytes", "under full")
-            for pair in found
+            for pair in compared
         ]
-        ratios = span(pair.ratio for pair in found)
+        ratios = span(pair.ratio for pair in compared)
         finding = f"Under masks {name} moves {ratios}× the bytes of FULL, equal at {held(observed)}"
         return decided(finding, observed, missing=lacking, part=part, note=" ".join(filter(None, notes)))

@@ -63,15 +63,15 @@ class SparseBackward(Claim):
             [point for point in asked if point.kernel == kernel and point.direction == direction]
             for direction in ("bwd", "fwd")
         )
-        found = pairs(backward, forward, "direction")
-        observed = [pair.observed(pair.ratio <= MUCH, f"{kernel} backward", "forward") for pair in found]
+        compared = pairs(backward, forward, "direction")
+        observed = [pair.observed(pair.ratio <= MUCH, f"{kernel} backward", "forward") for pair in compared]
         num_against = sum(not observation.holds for observation in observed)
         is_contradicted = bool(observed) and status_of(observed) == CONTRADICTED
         is_open = is_contradicted and num_against <= (1 - MOSTLY) * num_asked
         finding = (
-            f"backward {KERNELS[kernel]} reaches {span(pair.ratio for pair in found)}× forward, "
+            f"backward {KERNELS[kernel]} reaches {span(pair.ratio for pair in compared)}× forward, "
             f"at most two thirds at {held(observed)}"
-            if found
+            if compared
             else f"{KERNELS[kernel]} is not measured"
         )
         return Part(KERNELS[kernel], finding, observed, is_open)

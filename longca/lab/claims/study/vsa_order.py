@@ -56,7 +56,8 @@ class VsaOrder(Claim):
 
     def _verdict(self, asked, lacking, *notes):
         vsa, triton, flashinfer = ([point for point in asked if point.kernel == name] for name in KERNELS)
-        first, second = pairs(vsa, triton, "kernel"), pairs(triton, flashinfer, "kernel")
+        first = pairs(vsa, triton, "kernel")
+        second = pairs(triton, flashinfer, "kernel")
         ahead, behind = ([pair.observed(pair.order == "more") for pair in group] for group in (first, second))
         lengths = span((pair.first.seqlen for pair in first + second), show=format_length)
         return decided_in_parts(

@@ -148,7 +148,7 @@ def _ranked(both: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
         call: of_call.droplevel(call_and_protocol)
         for call, of_call in rates.tflops_per_device.median().groupby(call_and_protocol)
     }
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for row in both.to_dict("records"):
         key = (*(row[name] for name in CALL), row["rests_without"] or row["rests_released"])
         others = of_calls[key].drop(row["kernel"], errors="ignore") if key in of_calls else []
@@ -159,7 +159,7 @@ def _ranked(both: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
             for word in ("released", "without")
         ]
         apart = row["status_released"] != "ok" or row["apart"]
-        found.append(
+        rows.append(
             {
                 "rank_released": places[0],
                 "rank_without": places[1],
@@ -168,7 +168,7 @@ def _ranked(both: pd.DataFrame, rivals: pd.DataFrame) -> pd.DataFrame:
             }
         )
     ranks = pd.DataFrame(
-        found, columns=["rank_released", "rank_without", "num_ranked", "rank_changes"], index=both.index
+        rows, columns=["rank_released", "rank_without", "num_ranked", "rank_changes"], index=both.index
     )
     return both.join(
         ranks.astype(
@@ -264,7 +264,8 @@ def effect(of_kernel: pd.DataFrame) -> str:
     neither = int(((of_kernel.status_released != "ok") & (of_kernel.status_without != "ok")).sum())
     if neither:
         parts.append(f"{plural(neither, 'cell')} fail{'s' if neither == 1 else ''} both ways")
-    num_ranked, changed = int(of_kernel.num_ranked.notna().sum()), int(of_kernel.rank_changes.sum())
+    num_ranked = int(of_kernel.num_ranked.notna().sum())
+    changed = int(of_kernel.rank_changes.sum())
     if num_ranked:
         parts.append(
             f"another rank in {changed} of {plural(num_ranked, 'cell')}" if changed else "no rank changes"
@@ -296,12 +297,11 @@ def rank_change(row: Any) -> str:
         else f"would have no rank ({row.status_released})"
     )
     of_all = "" if row.status_released == "ok" else f" of {int(row.num_ranked)}"
-    place = f"{row.mask_label}, {format_length(int(row.seqlen))}, {DIRECTIONS[row.direction]}"
-    return f"released {row.kernel} {would} ({place}), ours is {ordinal(int(row.rank_without))}{of_all}"
+    case = f"{row.mask_label}, {format_length(int(row.seqlen))}, {DIRECTIONS[row.direction]}"
+    return f"released {row.kernel} {would} ({case}), ours is {ordinal(int(row.rank_without))}{of_all}"
 
 
-def ordinal(place: int) -> str:
+def ordinal(number: int) -> str:
     """1 → "1st", 12 → "12th"."""
-    return (
-        f"{place}{'th' if place % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(place % 10, 'th')}"
-    )
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -25,10 +25,20 @@ WINDOW = 1024
 # the study draws the width of global windows from 1 to a third of the sequence: a small one, the mean, the
 # most
 GLOBAL_SHARES = 24, 6, 3
-SPARSE_LENGTH, BLOCK, KV_HEADS, DENSITIES = 32768, 64, 8, (0.2, 0.5, 0.8)
-RING_TOKENS, HEAD_DIM, WORLDS = 8192, 128, (4, 8, 32, 96)  # tokens of a rank
-BF16, FP32 = 2, 4
-WINDOWS, GLOBALS, BLOCKS, RING = 1, 2, 9, 18  # numbers of `longca.lab.paper.repairs`
+SPARSE_LENGTH = 32768
+BLOCK = 64
+KV_HEADS = 8
+DENSITIES = (0.2, 0.5, 0.8)
+RING_TOKENS = 8192  # tokens of a rank
+HEAD_DIM = 128
+WORLDS = (4, 8, 32, 96)
+BF16 = 2
+FP32 = 4
+# numbers of `longca.lab.paper.repairs`
+WINDOWS = 1
+GLOBALS = 2
+BLOCKS = 9
+RING = 18
 
 
 def counted() -> pd.DataFrame:
@@ -39,8 +49,8 @@ def counted() -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = pd.DataFrame([*_windows(), *_global_windows(), *_blocks(), *_rings()])
-    return found.assign(ratio=found.released / found.without)
+    table = pd.DataFrame([*_windows(), *_global_windows(), *_blocks(), *_rings()])
+    return table.assign(ratio=table.released / table.without)
 
 
 def effects(data: pd.DataFrame) -> dict[int, str]:
@@ -48,7 +58,8 @@ def effects(data: pd.DataFrame) -> dict[int, str]:
 
     def span(defect: int, column: str) -> str:
         values = data.loc[data.defect == defect, column].astype(float)
-        low, high = percent(float(values.min())), percent(float(values.max()))
+        low = percent(float(values.min()))
+        high = percent(float(values.max()))
         return low if low == high else f"{low} to {high}"
 
     rings = data.loc[data.defect == RING]
@@ -106,13 +117,15 @@ def _global_windows() -> Iterator[dict[str, Any]]:
 def counted_global(seqlen: int, width: int) -> int:
     """Pairs of three slices: a causal one of the first columns and one of the first rows, both aligned at
     their last row and column, and a window on the rest."""
-    columns, rows = width * (width + 1) // 2, width * (seqlen - width) - width * (width - 1) // 2
+    columns = width * (width + 1) // 2
+    rows = width * (seqlen - width) - width * (width - 1) // 2
     return columns + rows + build_mask("sliding_window", seqlen=seqlen - width, window=width).area
 
 
 def _blocks() -> Iterator[dict[str, Any]]:
     """FlashInfer's blocks are drawn one by one, those of the others by rank within a row."""
-    rng, side = np.random.default_rng(0), SPARSE_LENGTH // BLOCK
+    rng = np.random.default_rng(0)
+    side = SPARSE_LENGTH // BLOCK
     for density in DENSITIES:
         scores = rng.random((KV_HEADS, side, side))
         first = side - int(density * side)  # of the kept ones, in the order of a row's scores

@@ -61,8 +61,9 @@ def most_often_fastest(data: pd.DataFrame) -> str:
     compared = {key: case for key, case in standings_of(data, POINT).items() if case.is_compared}
     if not compared:
         return "no two kernels ran the same cells"
-    found, total = tallies(compared), len(compared)
-    first = min(found, key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
+    counts = tallies(compared)
+    total = len(compared)
+    first = min(counts, key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
     ties = num_open(compared)
     points = f"{plural(total, 'point')} of mask and length"
     sentence = (
@@ -73,7 +74,7 @@ def most_often_fastest(data: pd.DataFrame) -> str:
     sentence += f"; at {ties} no kernel does" if ties and first.num_clear else ""
     protocols = protocols_of(compared)
     sentence += f"; {protocols}" if protocols else ""
-    complete = [tally for tally in found if tally.num_cases >= NEARLY_ALL * total and tally.worst]
+    complete = [tally for tally in counts if tally.num_cases >= NEARLY_ALL * total and tally.worst]
     if complete:
         best = max(complete, key=lambda tally: tally.worst.share if tally.worst else 0.0)
         assert best.worst

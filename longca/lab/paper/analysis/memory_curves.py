@@ -70,7 +70,8 @@ class MemoryCurves(PaperFigure):
         widest = max(groups, key=lambda rows: (len(rows), rows.seqlen.iloc[0])).sort_values(
             "value", kind="stable"
         )
-        least, most = widest.iloc[0], widest.iloc[-1]
+        least = widest.iloc[0]
+        most = widest.iloc[-1]
         failed = data[(data.status == "oom") & (data.measure == COLUMNS["absolute_peak_bytes"])]
         out = (
             f"; {', '.join(sorted(set(failed.method)))} ran out of memory, first at "

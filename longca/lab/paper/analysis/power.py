@@ -99,11 +99,12 @@ def effects(data: pd.DataFrame) -> list[Effect]:
 
 def values_finding(data: pd.DataFrame) -> str:
     """The finding about values: how much quicker, and how much of that is the clock."""
-    found = effects(data)
-    if not found:
+    of_values = effects(data)
+    if not of_values:
         return "No setting ran without a pause on several kinds of values"
     texts = [
-        f"{number(one.rate, 3)}× at {number(one.clock, 3)}× the clock ({VALUES[one.values]})" for one in found
+        f"{number(effect.rate, 3)}× at {number(effect.clock, 3)}× the clock ({VALUES[effect.values]})"
+        for effect in of_values
     ]
     at_limit = data.loc[data.sustained.astype(bool) & (data.input_values == "normal")]
     return (

@@ -14,7 +14,9 @@ from longca.lab.store.text import plural
 if TYPE_CHECKING:
     import pandas as pd
 
-GQA, MHA = (64, 8), (64, 64)  # query and KV heads of the study
+# query and KV heads of the study
+GQA = (64, 8)
+MHA = (64, 64)
 
 
 def kernels(
@@ -26,7 +28,7 @@ def kernels(
     earlier = is_earlier(rows)
     present = set(zip(rows.device[~earlier], rows.kernel[~earlier], strict=True))
     places = zip(rows.device, rows.kernel, strict=True)
-    rows = rows.loc[[not old or place not in present for old, place in zip(earlier, places, strict=True)]]
+    rows = rows.loc[[not old or key not in present for old, key in zip(earlier, places, strict=True)]]
     rows = rows.loc[(rows.mask_family == "block-sparse") == sparse]
     if heads is not None:
         rows = rows.loc[(rows.num_q_heads == heads[0]) & (rows.num_kv_heads == heads[1])]
@@ -79,10 +81,10 @@ def rates(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 def settings(data: pd.DataFrame) -> dict[tuple[int, int, str], str]:
     """Each (ranks, tokens of a rank, direction) that occurs, in order, with its heading in a table."""
-    found = set(zip(data.world, data.tokens, data.direction, strict=True))
+    keys = set(zip(data.world, data.tokens, data.direction, strict=True))
     return {
         (world, tokens, direction): f"{world} × {format_length(int(tokens))} {direction}"
-        for world, tokens, direction in sorted(found, key=lambda place: (*place[:2], place[2] == "bwd"))
+        for world, tokens, direction in sorted(keys, key=lambda key: (*key[:2], key[2] == "bwd"))
     }
 
 

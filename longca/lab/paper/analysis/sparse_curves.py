@@ -34,7 +34,7 @@ class SparseCurves(Curves):
         rows = block_panels(
             rows.loc[(rows["mask"] == "block_sparse_uniform") & rows.mask_density_asked.isin(DENSITIES)]
         )
-        found = rates(
+        curves = rates(
             rows,
             "mask",
             "mask_label",
@@ -47,8 +47,8 @@ class SparseCurves(Curves):
             "method",
             "seqlen",
         )
-        block = found.mask_variant.str.extract(r"(\d+)$")[0].fillna("0").astype(int)
-        return found.assign(block=block).sort_values(
+        block = curves.mask_variant.str.extract(r"(\d+)$")[0].fillna("0").astype(int)
+        return curves.assign(block=block).sort_values(
             ["block", "heads", "mask_density_asked", "device", "method", "seqlen"],
             kind="stable",
             ignore_index=True,

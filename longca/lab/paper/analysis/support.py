@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from longca.masks.mask import Mask
 
 LENGTH = 2048  # of the block masks that kernels are asked about
-HEAD_DIMS, DTYPES = (32, 64, 96, 128, 192, 256), get_args(Dtype)
-BOTH, FORWARD, BACKWARD, NEITHER = "both", "fwd", "bwd", "no"
+HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+DTYPES = get_args(Dtype)
+BOTH = "both"
+FORWARD = "fwd"
+BACKWARD = "bwd"
+NEITHER = "no"
 STUDY_ROWS = {
     "cudnn": "cuDNN",
     "fa2": "FA2",
@@ -37,12 +41,12 @@ _ANSWERS = {(True, True): BOTH, (True, False): FORWARD, (False, True): BACKWARD,
 
 def asked_kernels() -> list[Any]:
     """The attention kernels that there are, those of the study first."""
-    found = [
+    kernels = [
         kernel
         for kernel in Registry("kernel").load_all()
         if kernel.family != "control" and not kernel.name.startswith(AS_RELEASED)
     ]
-    return sorted(found, key=lambda kernel: (kernel.name not in STUDY_ROWS, kernel.name))
+    return sorted(kernels, key=lambda kernel: (kernel.name not in STUDY_ROWS, kernel.name))
 
 
 def answer(
@@ -79,10 +83,10 @@ def differences(asked: pd.DataFrame) -> str:
     """
     other = asked[(asked.study != "") & (asked.study != asked.answer)]
     of_kernels: dict[str, list[str]] = {}
-    for kernel, question, found, said in zip(
+    for kernel, question, answer, said in zip(
         other.kernel, other.question, other.answer, other.study, strict=True
     ):
-        of_kernels.setdefault(kernel, []).append(f"{question} ({found}, not {said})")
+        of_kernels.setdefault(kernel, []).append(f"{question} ({answer}, not {said})")
     named = "; ".join(f"{kernel}: {', '.join(parts)}" for kernel, parts in of_kernels.items())
     num_asked = plural(int((asked.study != "").sum()), "answer")
     return f"of {num_asked} that the study gives, {len(other)} differ" + (f": {named}" if named else "")

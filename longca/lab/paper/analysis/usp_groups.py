@@ -49,10 +49,8 @@ def _row(world: int, heads: tuple[int, int], direction: Any) -> dict[str, Any]:
     mesh = head_groups(world, heads[1], HEAD_RANKS)
     plan = Ring().plan(build_mask("full", seqlen=world * TOKENS), contiguous(world * TOKENS, mesh.ring))
     right = PairTraffic.of(mesh, plan, CallSpec(*heads, HEAD_DIM, "bf16", direction))
-    between, row = (
-        leaves_node(world),
-        {"heads": f"{heads[0]}:{heads[1]}", "direction": direction, "world": world, "ring": mesh.ring},
-    )
+    between = leaves_node(world)
+    row = {"heads": f"{heads[0]}:{heads[1]}", "direction": direction, "world": world, "ring": mesh.ring}
     for name, traffic in zip(PLACEMENTS, (right.placed(swapped(mesh)), right), strict=True):
         both = traffic.heads + traffic.kv
         sent = (both * between).sum(axis=1)
@@ -95,5 +93,6 @@ def _sentence(rows: pd.DataFrame, heads: object) -> str:
 
 
 def span(values: pd.Series, text: Any) -> str:
-    low, high = text(float(values.min())), text(float(values.max()))
+    low = text(float(values.min()))
+    high = text(float(values.max()))
     return low if low == high else f"{low} to {high}"

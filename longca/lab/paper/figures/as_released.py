@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
     from longca.lab.report.look.style import Legend, Style
 
-ROW_IN, HEAD_IN, FOOT_IN, NAME_IN, NOTE_IN = 0.2, 0.42, 0.6, 0.75, 1.5
+ROW_IN = 0.2
+HEAD_IN = 0.42
+FOOT_IN = 0.6
+NAME_IN = 0.75
+NOTE_IN = 1.5
 COLUMNS = 2
 LEGEND: Legend = [
     ("as released", {"color": MUTED[0], "linestyle": "", "marker": "o", "markerfacecolor": "none"}),
@@ -40,7 +44,9 @@ LEGEND: Legend = [
 
 class AsReleased(PaperFigure):
     label = "As released, and without the defect"
-    section, number, order = "released", "defects F5, F6, F7 and F17", 10
+    section = "released"
+    number = "defects F5, F6, F7 and F17"
+    order = 10
     caption = (
         "Throughput of a kernel with one defect of the study's released code, and of the same kernel "
         "without it: same masks, timer and checks. At the right, the time as released over the time "
@@ -55,7 +61,8 @@ class AsReleased(PaperFigure):
 
     def title(self, data: pd.DataFrame) -> str:
         compared = data.ratio.notna()
-        more, fewer = int(slower(data).sum()), int(quicker(data).sum())
+        more = int(slower(data).sum())
+        fewer = int(quicker(data).sum())
         lost = int(((data.status_released != "ok") & (data.status_without == "ok")).sum())
         parts = [
             f"Of {plural(int(compared.sum()), 'call')} that run both ways, the defects make {more} slower "
@@ -144,7 +151,8 @@ def _lines(of_kernel: pd.DataFrame) -> list[str | int]:
 
 
 def _limits(data: pd.DataFrame) -> tuple[float, float]:
-    """Of the horizontal axis, common to all panels; its left end has room for what has no number."""
+    """The limits of the horizontal axis, common to all panels; its left end has room for rows without a
+    number."""
     rates = [float(rate) for word in ("released", "without") for rate in data[f"tflops_{word}"].dropna()]
     return (min(rates) / 2, max(rates) * 1.3) if rates else (0.1, 1.0)
 
@@ -198,7 +206,8 @@ def _beside(ax: Axes, at: int, edge: int, text: str, colour: str) -> None:
 
 def _dumbbell(ax: Axes, style: Style, at: int, row: Any, bottom: float) -> None:
     """Both throughputs of a call with their quartiles; what has no number is a cross at the left edge."""
-    kernel, colour = row.kernel, style.colour(row.kernel)
+    kernel = row.kernel
+    colour = style.colour(row.kernel)
     is_ok = {word: getattr(row, f"status_{word}") == "ok" for word in ("released", "without")}
     rates = {word: getattr(row, f"tflops_{word}") if is_ok[word] else bottom for word in is_ok}
     style.mark(

@@ -36,7 +36,9 @@ HEADER = (
 
 class AsReleasedTable(PaperTable):
     label = "As released, in numbers"
-    section, number, order = "released", "as released, in numbers", 20
+    section = "released"
+    number = "as released, in numbers"
+    order = 20
     caption = (
         "Median times, and the time as released over the time without the defect, with its interval. Memory "
         "is what a call needs above what was resident before it; planning comes before the first call and "

@@ -26,7 +26,9 @@ EDGES = 2 ** np.arange(4, 21)
 
 class Corpora(PaperFigure):
     label = "Lengths of documents"
-    section, number, order = "data", "Figure 7", 10
+    section = "data"
+    number = "Figure 7"
+    order = 10
     needs_records = False
     caption = (
         'Share of documents and share of tokens by length. "Counted" is the published count of documents; '

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 class Counted(PaperTable):
     label = "Counted as released"
-    section, number, order = "released", "defects F1, F2, F9 and F18", 25
+    section = "released"
+    number = "defects F1, F2, F9 and F18"
+    order = 25
     needs_records = False
     caption = (
         "By formulas, without a measurement. Pairs are those of a head, or of eight KV heads (F9): as "
@@ -47,13 +49,13 @@ class Counted(PaperTable):
 
 
 def _cells(row: Any) -> tuple[str, ...]:
-    told = format_bytes if row.unit == "bytes" else _millions
+    format_value = format_bytes if row.unit == "bytes" else _millions
     return (
         f"F{row.defect}",
         row.case,
         row.unit,
-        told(row.released),
-        told(row.without),
+        format_value(row.released),
+        format_value(row.without),
         f"{number(row.ratio, 3)}×",
         percent(row.common) if row.common == row.common else "",
     )

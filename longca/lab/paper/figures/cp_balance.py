@@ -17,7 +17,9 @@ KEY = ["strategy", "kernel", "device", "mask"]
 
 class CpBalance(PaperTable):
     label = "Balance of ranks"
-    section, number, order = "cp", "balance", 30
+    section = "cp"
+    number = "balance"
+    order = 30
     caption = (
         "The slowest rank's median time over that of the median rank, minus 1: the mean over lengths, "
         "numbers of ranks and both passes."

@@ -26,7 +26,9 @@ TOKENS = 8192  # of each rank, as in the study
 
 class CpDocuments(PaperFigure):
     label = "Strategies over ranks"
-    section, number, order = "cp", "Figure 6", 10
+    section = "cp"
+    number = "Figure 6"
+    order = 10
     caption = (
         "Throughput of each GPU with 8K tokens on each, over the number of GPUs: higher is better, and a "
         "level line scales perfectly. A call lasts as long as its slowest rank. The study runs 8 to 96 "
@@ -46,14 +48,14 @@ class CpDocuments(PaperFigure):
                 for rest, direction in zip(rows.detail, rows.direction, strict=True)
             ]
         )
-        found = rates(rows, "mask", "detail", "direction", "device", "strategy", "kernel", "method", "world")
-        place = {mask: index for index, mask in enumerate(MASKS)}
-        return found.sort_values(
+        curves = rates(rows, "mask", "detail", "direction", "device", "strategy", "kernel", "method", "world")
+        order = {mask: index for index, mask in enumerate(MASKS)}
+        return curves.sort_values(
             ["direction", "mask", "method", "world"],
             ascending=[False, True, True, True],
             kind="stable",
             ignore_index=True,
-            key=lambda column: column.map(place) if column.name == "mask" else column,
+            key=lambda column: column.map(order) if column.name == "mask" else column,
         )
 
     def title(self, data: pd.DataFrame) -> str:

@@ -17,7 +17,9 @@ COSTS = {"mask_ms": "mask", "schedule_ms": "schedule", "plan_ms": "kernels' plan
 
 class CpPlanning(PaperTable):
     label = "Planning"
-    section, number, order = "cp", "planning", 40
+    section = "cp"
+    number = "planning"
+    order = 40
     caption = (
         "Milliseconds of the host, once for each mask and outside the timed calls: median, and "
         "highest, over all cells of a strategy."

@@ -22,8 +22,11 @@ MASK = "causal_document"  # of the finding
 
 class CpPredicted(PaperFigure):
     label = "Strategies over many GPUs, predicted"
-    section, number, order = "cp", "Figure 6, predicted", 11
-    needs_records, predicted = False, True
+    section = "cp"
+    number = "Figure 6, predicted"
+    order = 11
+    needs_records = False
+    predicted = True
     methods = tuple(f"{strategy}+{KERNEL}" for strategy in STRATEGIES)
     caption = (
         f"Predicted throughput of each GPU over the number of GPUs; nobody has measured it. {setting()}. "
@@ -41,39 +44,39 @@ class CpPredicted(PaperFigure):
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        cells = [one for one in load() if one.network_factor == 1]
-        cells.sort(key=lambda one: one.direction != "fwd")
+        cells = [cell for cell in load() if cell.network_factor == 1]
+        cells.sort(key=lambda cell: cell.direction != "fwd")
         return pd.DataFrame(
             [
                 {
-                    "mask": one.mask,
-                    "detail": DIRECTIONS[one.direction],
-                    "direction": one.direction,
-                    "strategy": one.strategy,
+                    "mask": cell.mask,
+                    "detail": DIRECTIONS[cell.direction],
+                    "direction": cell.direction,
+                    "strategy": cell.strategy,
                     "kernel": KERNEL,
-                    "method": f"{one.strategy}+{KERNEL}",
-                    "world": one.world,
-                    "status": one.status,
-                    "reason": one.reason,
-                    "value": one.tflops,
-                    "low": one.tflops_low,
-                    "high": one.tflops_high,
+                    "method": f"{cell.strategy}+{KERNEL}",
+                    "world": cell.world,
+                    "status": cell.status,
+                    "reason": cell.reason,
+                    "value": cell.tflops,
+                    "low": cell.tflops_low,
+                    "high": cell.tflops_high,
                     "unit": "predicted TFLOP/s",
-                    "ms": one.ms,
-                    "low_ms": one.low_ms,
-                    "high_ms": one.high_ms,
-                    "draws": one.draws,
-                    "first_in": one.first_in,
+                    "ms": cell.ms,
+                    "low_ms": cell.low_ms,
+                    "high_ms": cell.high_ms,
+                    "draws": cell.draws,
+                    "first_in": cell.first_in,
                     "cell_ids": "",
                 }
-                for one in cells
+                for cell in cells
             ]
         )
 
     def title(self, data: pd.DataFrame) -> str:
         import pandas as pd
 
-        told = []
+        sentences = []
         for direction, word in DIRECTIONS.items():
             here = data.loc[
                 (data["mask"] == MASK)
@@ -83,20 +86,21 @@ class CpPredicted(PaperFigure):
             ]
             ordered = here.sort_values("value", ascending=False, kind="stable")
             if len(ordered):
-                best, worst = ordered.iloc[0], ordered.iloc[-1]
+                best = ordered.iloc[0]
+                worst = ordered.iloc[-1]
                 often = (
                     f", first in {best.first_in:.0f} of {best.draws:.0f} draws"
                     if pd.notna(best.draws) and best.draws > 1
                     else ""
                 )
-                told.append(
+                sentences.append(
                     f"{word} {best.strategy} with {number(best.value, 3)} TFLOP/s a GPU{often}, "
                     f"{number(best.value / worst.value)} "
                     f"times {worst.strategy}"
                 )
         return (
             f"Predicted to be the quickest under causal documents on {plural(MOST_OF_STUDY, 'H100')}, in "
-            f"the mean: {'; '.join(told)}"
+            f"the mean: {'; '.join(sentences)}"
         )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

@@ -17,7 +17,9 @@ KEY = ["strategy", "direction", "mask", "world", "tokens"]
 
 class CpVolume(PaperTable):
     label = "Bytes beside the formulas"
-    section, number, order = "cp", "Table 3", 20
+    section = "cp"
+    number = "Table 3"
+    order = 20
     caption = (
         "Bytes that a rank sends in one call over those of the study's formula, lowest to highest of all "
         "masks and kernels. 1 is the formula; below it, what no query sees was not sent. Peers whose bytes "
@@ -64,10 +66,8 @@ class CpVolume(PaperTable):
                     & (of_strategy.direction == direction)
                 )
                 here = of_strategy.value[of_place]
-                low, high = (
-                    number(float(here.min()), 3) if len(here) else "",
-                    number(float(here.max()), 3) if len(here) else "",
-                )
+                low = number(float(here.min()), 3) if len(here) else ""
+                high = number(float(here.max()), 3) if len(here) else ""
                 row.append(low if low == high else f"{low}–{high}")
             rows.append(tuple(row))
         return Cells(("strategy", *places.values()), tuple(rows))

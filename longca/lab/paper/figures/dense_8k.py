@@ -21,7 +21,9 @@ SEQLEN = 8192
 
 class Dense8K(PaperFigure):
     label = "Dense kernels at 8K, forward"
-    section, number, order = "dense", "Figure 3", 10
+    section = "dense"
+    number = "Figure 3"
+    order = 10
     caption = (
         "Forward throughput at 8K tokens, 64 query and 8 KV heads where these were measured. Points are "
         "medians; bars reach from the first to the third quartile."

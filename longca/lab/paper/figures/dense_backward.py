@@ -5,5 +5,7 @@ from longca.lab.paper.analysis.curves import Curves
 
 class DenseBackward(Curves):
     label = "Dense kernels over length, backward"
-    number, order = "Figures 8–15, backward", 30
-    direction, word = "bwd", "Backward"
+    number = "Figures 8–15, backward"
+    order = 30
+    direction = "bwd"
+    word = "Backward"

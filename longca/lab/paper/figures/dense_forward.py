@@ -5,5 +5,7 @@ from longca.lab.paper.analysis.curves import Curves
 
 class DenseForward(Curves):
     label = "Dense kernels over length, forward"
-    number, order = "Figures 8–15, forward", 20
-    direction, word = "fwd", "Forward"
+    number = "Figures 8–15, forward"
+    order = 20
+    direction = "fwd"
+    word = "Forward"

@@ -19,7 +19,9 @@ KEY = ["device", "method", "direction", "seqlen"]
 
 class DenseHeads(PaperTable):
     label = "64 KV heads over 8"
-    section, number, order = "dense", "64:64 beside 64:8", 40
+    section = "dense"
+    number = "64:64 beside 64:8"
+    order = 40
     caption = (
         "Throughput with 64 KV heads over throughput with 8, the geometric mean over the masks that ran "
         "with both: above 1, more KV heads are quicker. n is the number of masks."
@@ -29,10 +31,10 @@ class DenseHeads(PaperTable):
         import pandas as pd
 
         by = ["mask", "mask_params", *KEY]
-        one, other = (rates(kernels(table, sparse=False, heads=heads), *by) for heads in (MHA, GQA))
-        if not len(one) or not len(other):
+        mha, gqa = (rates(kernels(table, sparse=False, heads=heads), *by) for heads in (MHA, GQA))
+        if not len(mha) or not len(gqa):
             return pd.DataFrame()
-        both = one.merge(other, on=by, suffixes=("_64", "_8")).dropna(subset=["value_64", "value_8"])
+        both = mha.merge(gqa, on=by, suffixes=("_64", "_8")).dropna(subset=["value_64", "value_8"])
         both["ratio"] = both.value_64 / both.value_8
         return both.loc[:, [*by, "value_64", "value_8", "ratio", "cell_ids_64", "cell_ids_8"]]
 

@@ -22,7 +22,9 @@ SHARES = [*SOURCE, "mask_family", "published_tflops", "published_percent", "peak
 
 class DensePublished(PaperTable):
     label = "Beside published numbers"
-    section, number, order = "dense", "published beside measured", 50
+    section = "dense"
+    number = "published beside measured"
+    order = 50
     caption = (
         "Share of the GPU's peak, bf16: measured here, and published for another GPU or another version. "
         "Charts were read by hand, to ± 3 TFLOP/s. Published document masks come from another sampler, so "
@@ -33,11 +35,11 @@ class DensePublished(PaperTable):
         rows = kernels(table, sparse=False)
         measured = rates(rows.loc[rows.status == "ok"], *ON)
         pairs = published_pairs(measured, published_rates(table, load_hardware()))
-        found = measured.join(pairs.loc[pairs.is_told].set_index("row")[SHARES], how="inner")
-        found = found.rename(columns={"value": "measured_tflops", "peak_percent": "measured_percent"}).drop(
+        joined = measured.join(pairs.loc[pairs.is_told].set_index("row")[SHARES], how="inner")
+        joined = joined.rename(columns={"value": "measured_tflops", "peak_percent": "measured_percent"}).drop(
             columns="unit"
         )
-        return found.sort_values(["source", *ON], kind="stable", ignore_index=True)
+        return joined.sort_values(["source", *ON], kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
         dense = data.loc[data.mask_family != "documents"]

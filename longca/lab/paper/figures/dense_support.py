@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 MOST_REGULAR = 6  # masks 1 to 6 of the study are those that it calls regular
 REGULAR_ONLY = ("FA2", "FA3", "cuDNN")
 ALL_MASKS = ("Naive", "SDPA", "FlexAttention", "FlashMask")
-CORPUS, LENGTH = "pile", 8192  # of the masks that kernels are asked about: documents have several blocks
+# of the masks that kernels are asked about: documents have several blocks
+CORPUS = "pile"
+LENGTH = 8192
 
 
 class DenseSupport(PaperTable):
     label = "Masks of dense kernels"
-    section, number, order = "dense", "Table 1", 5
+    section = "dense"
+    number = "Table 1"
+    order = 5
     caption = (
         f"Each kernel's own answers to calls of {LENGTH} tokens, 64 query and 64 KV heads, head dim 128, "
         "bf16: both passes, one of them, or no; the reason of a refusal is in the data. In square brackets, "
@@ -44,11 +48,11 @@ class DenseSupport(PaperTable):
 
         patterns = sorted(
             (
-                one
-                for one in Registry("mask").load_all()
-                if one.number is not None and one.family != "dynamic"
+                pattern
+                for pattern in Registry("mask").load_all()
+                if pattern.number is not None and pattern.family != "dynamic"
             ),
-            key=lambda one: one.number,
+            key=lambda pattern: pattern.number,
         )
         masks = {
             pattern: build_mask(
@@ -57,17 +61,18 @@ class DenseSupport(PaperTable):
             for pattern in patterns
         }
         dense = table.loc[(table.mask_family != "block-sparse") & (table.kind == "kernel")]
-        found = []
+        rows = []
         for kernel in asked_kernels():
             answers = {pattern: answer(kernel, mask, MHA) for pattern, mask in masks.items()}
             if all(passes == NEITHER for passes, _ in answers.values()):
                 continue
-            records, row = outcomes(dense, kernel.name), STUDY_ROWS.get(kernel.name)
+            records = outcomes(dense, kernel.name)
+            row = STUDY_ROWS.get(kernel.name)
             for pattern, (passes, reason) in answers.items():
                 runs = row in ALL_MASKS or pattern.number <= MOST_REGULAR
                 said = (BOTH if runs else NEITHER) if row in (*ALL_MASKS, *REGULAR_ONLY) else ""
-                found.append((kernel.name, pattern.name, passes, reason, said, records))
-        return pd.DataFrame(found, columns=["kernel", "question", "answer", "reason", "study", "records"])
+                rows.append((kernel.name, pattern.name, passes, reason, said, records))
+        return pd.DataFrame(rows, columns=["kernel", "question", "answer", "reason", "study", "records"])
 
     def title(self, data: pd.DataFrame) -> str:
         whole = [
@@ -85,8 +90,8 @@ class DenseSupport(PaperTable):
         rows = []
         for (kernel, records), of_kernel in grouped(data, ["kernel", "records"], sort=False):
             texts = (
-                found if said in ("", found) else f"{found} [{said}]"
-                for found, said in zip(of_kernel.answer, of_kernel.study, strict=True)
+                answered if said in ("", answered) else f"{answered} [{said}]"
+                for answered, said in zip(of_kernel.answer, of_kernel.study, strict=True)
             )
             rows.append((str(kernel), *texts, str(records)))
         return Cells(("kernel", *questions, "cells in the records"), tuple(rows))

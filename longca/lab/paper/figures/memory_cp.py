@@ -18,7 +18,9 @@ KEY = ["strategy", "kernel", "device", "direction", "tokens", "world"]
 
 class MemoryCp(PaperTable):
     label = "Memory of context parallelism"
-    section, number, order = "memory", "beyond the study", 30
+    section = "memory"
+    number = "beyond the study"
+    order = 30
     caption = (
         "Most memory of a rank during a call, above its shards of inputs and outputs, under a full mask: "
         "the buffers that a strategy needs."
@@ -37,7 +39,8 @@ class MemoryCp(PaperTable):
         widest = max(
             groups, key=lambda rows: (len(rows), rows.world.iloc[0], rows.tokens.iloc[0])
         ).sort_values("value", kind="stable")
-        least, most = widest.iloc[0], widest.iloc[-1]
+        least = widest.iloc[0]
+        most = widest.iloc[-1]
         return (
             f"On {least.world} ranks × {format_length(int(least.tokens))}, {least.kernel}, "
             f"{least.direction}: {least.strategy} takes "
@@ -51,6 +54,6 @@ class MemoryCp(PaperTable):
         apart = devices_apart(data)
         for (strategy, kernel, *device), of_method in grouped(data, ["strategy", "kernel", *apart]):
             at = zip(of_method.world, of_method.tokens, of_method.direction, strict=True)
-            values = {place: format_bytes(value) for place, value in zip(at, of_method.value, strict=True)}
-            rows.append((str(strategy), str(kernel), *device, *(values.get(place, "") for place in places)))
+            values = {column: format_bytes(value) for column, value in zip(at, of_method.value, strict=True)}
+            rows.append((str(strategy), str(kernel), *device, *(values.get(column, "") for column in places)))
         return Cells(("strategy", "kernel", *apart, *places.values()), tuple(rows), num_keys=2 + len(apart))

@@ -31,7 +31,9 @@ LABELS = {
 
 class Power(PaperFigure):
     label = "Power limit"
-    section, number, order = "beyond", "power and the values of inputs", 10
+    section = "beyond"
+    number = "power and the values of inputs"
+    order = 10
     caption = (
         "Across: the SM clock beside the samples, in GHz. Upwards: TFLOP/s. The same calls ran with q, k, v "
         "and the gradient of the output of four kinds: standard normal values, 1 % of them, their signs "
@@ -71,8 +73,10 @@ class Power(PaperFigure):
 
 def _panel(ax: Axes, style: Style, rows: pd.DataFrame) -> None:
     for (method,), of_method in grouped(rows, ["method"]):
-        name, clock = str(method), of_method.clock_mhz.astype(float) / MHZ
-        colour, rate = style.colour(name), of_method.value.astype(float)
+        name = str(method)
+        clock = of_method.clock_mhz.astype(float) / MHZ
+        colour = style.colour(name)
+        rate = of_method.value.astype(float)
         for_each = float((rate / clock).median())
         ends = clock.min() - 0.04, clock.max() + 0.04
         ax.plot(ends, [for_each * end for end in ends], color=colour, linewidth=0.8, alpha=0.6)

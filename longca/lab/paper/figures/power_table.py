@@ -19,7 +19,9 @@ PACES = {False: "alone", True: "without a pause"}
 
 class PowerTable(PaperTable):
     label = "Power limit, in numbers"
-    section, number, order = "beyond", "rates, clocks and power", 11
+    section = "beyond"
+    number = "rates, clocks and power"
+    order = 11
     caption = (
         "TFLOP/s, with the SM clock in MHz and the power in W beside the samples. Power is a mean of the "
         "last second: beside calls timed alone, which end sooner, it has not settled."

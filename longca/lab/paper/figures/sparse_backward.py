@@ -5,5 +5,7 @@ from longca.lab.paper.analysis.sparse_curves import SparseCurves
 
 class SparseBackwardCurves(SparseCurves):
     label = "Block-sparse kernels over length, backward"
-    number, order = "Figure 4, backward", 20
-    direction, word = "bwd", "Backward"
+    number = "Figure 4, backward"
+    order = 20
+    direction = "bwd"
+    word = "Backward"

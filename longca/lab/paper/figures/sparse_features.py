@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 BLOCKS = {"blocks of 16": 16, "blocks of 64": 64, "blocks of 128": 128, "variable blocks": None}
 GQA_BLOCKS = {f"{question} with GQA": block for question, block in BLOCKS.items() if block in (64, 128)}
-HEADS_DIM, TYPES, LSE = "head dims", "dtypes", "LSE"
+HEADS_DIM = "head dims"
+TYPES = "dtypes"
+LSE = "LSE"
 STUDY = {  # its row → its answers
     "VSA": {
         "blocks of 64": BOTH,
@@ -52,7 +54,9 @@ STUDY = {  # its row → its answers
 
 class SparseFeatures(PaperTable):
     label = "Features of block-sparse kernels"
-    section, number, order = "sparse", "Table 2", 5
+    section = "sparse"
+    number = "Table 2"
+    order = 5
     caption = (
         f"Each kernel's own answers to calls of {LENGTH} tokens with a block mask for each KV head, 64 "
         "query heads, head dim 128 and bf16, where these are not what is asked: both passes, one of them, "
@@ -73,7 +77,7 @@ class SparseFeatures(PaperTable):
         }
         usual = masks["blocks of 128", MHA]
         sparse = table.loc[table.mask_family == "block-sparse"]
-        found = []
+        rows = []
         for kernel in asked_kernels():
             answers = {question: answer(kernel, mask, heads) for (question, heads), mask in masks.items()}
             if all(passes == NEITHER for passes, _ in answers.values()):
@@ -83,7 +87,7 @@ class SparseFeatures(PaperTable):
             answers[HEADS_DIM] = _those(kernel, usual, [{"head_dim": size} for size in HEAD_DIMS])
             answers[TYPES] = _those(kernel, usual, [{"dtype": dtype} for dtype in DTYPES])
             answers[LSE] = ("yes" if kernel.returns_lse else "no", "")
-            found += [
+            rows += [
                 (
                     kernel.name,
                     row,
@@ -95,9 +99,9 @@ class SparseFeatures(PaperTable):
                 )
                 for question, (passes, reason) in answers.items()
             ]
-        found.sort(key=lambda entry: entry[1] == "")
+        rows.sort(key=lambda entry: entry[1] == "")
         return pd.DataFrame(
-            found, columns=["kernel", "study_row", "question", "answer", "reason", "study", "records"]
+            rows, columns=["kernel", "study_row", "question", "answer", "reason", "study", "records"]
         )
 
     def title(self, data: pd.DataFrame) -> str:
@@ -120,8 +124,8 @@ class SparseFeatures(PaperTable):
             data, ["kernel", "study_row", "records"], sort=False
         ):
             texts = {
-                question: found if said in ("", found) else f"{found} [{said}]"
-                for question, found, said in zip(
+                question: answered if said in ("", answered) else f"{answered} [{said}]"
+                for question, answered, said in zip(
                     of_kernel.question, of_kernel.answer, of_kernel.study, strict=True
                 )
             }
@@ -152,7 +156,8 @@ def _mask(block: int | None, num_kv_heads: int) -> Mask:
 def _those(kernel: Any, mask: Mask, options: list[dict[str, Any]]) -> tuple[str, str]:
     """The options with which the kernel runs, those that it runs forward alone in brackets; and why not the
     others."""
-    words, reasons = [], []
+    words = []
+    reasons = []
     for option in options:
         passes, reason = answer(kernel, mask, MHA, **option)
         word = str(*option.values())

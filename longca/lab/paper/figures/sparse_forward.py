@@ -5,5 +5,7 @@ from longca.lab.paper.analysis.sparse_curves import SparseCurves
 
 class SparseForwardCurves(SparseCurves):
     label = "Block-sparse kernels over length, forward"
-    number, order = "Figure 4, forward", 10
-    direction, word = "fwd", "Forward"
+    number = "Figure 4, forward"
+    order = 10
+    direction = "fwd"
+    word = "Forward"

@@ -19,7 +19,9 @@ KEY = ["mask_variant", "heads", "direction", "seqlen", "mask_density_asked"]
 
 class SparseTable(PaperTable):
     label = "Block-sparse kernels, numbers"
-    section, number, order = "sparse", "Tables 4–6", 30
+    section = "sparse"
+    number = "Tables 4–6"
+    order = 30
     caption = (
         "TFLOP/s of the computed blocks, medians. The first of a row is marked, and all that tie with it."
     )
@@ -27,8 +29,8 @@ class SparseTable(PaperTable):
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
         rows = kernels(table, sparse=True)
         rows = block_panels(rows.loc[rows["mask"] == "block_sparse_uniform"])
-        found = rates(rows, "mask", "detail", *KEY, "device", "method")
-        return found.sort_values([*KEY, "device", "method"], kind="stable", ignore_index=True)
+        curves = rates(rows, "mask", "detail", *KEY, "device", "method")
+        return curves.sort_values([*KEY, "device", "method"], kind="stable", ignore_index=True)
 
     def title(self, data: pd.DataFrame) -> str:
         return f"In numbers: {most_often_fastest(data.assign(detail=data.detail + data.direction))}"
@@ -36,7 +38,9 @@ class SparseTable(PaperTable):
     def cells(self, data: pd.DataFrame) -> Cells:
         methods = sorted(set(data.method[data.value.notna()]))
         apart = devices_apart(data)
-        rows, best, num_keys = [], set(), len(KEY) + len(apart)
+        rows = []
+        best = set()
+        num_keys = len(KEY) + len(apart)
         for key, of_key in grouped(data, [*KEY, *apart], sort=False):
             variant, heads, direction, seqlen, density, *device = key
             values = of_key.set_index("method").value.dropna()

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOOKED = "2026-11-23"
-YES, NO = "yes", "no"
+YES = "yes"
+NO = "no"
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,9 @@ OFFERS = (
 
 class TokenSparse(PaperTable):
     label = "NSA and DSA: not measured"
-    section, number, order = "sparse", "Tables 10–11", 60
+    section = "sparse"
+    number = "Tables 10–11"
+    order = 60
     needs_records = False
     caption = (
         "What the newest release of each package on PyPI has for Hopper, by its files and its own checks, "

@@ -44,7 +44,9 @@ LEGEND: Legend = [
 
 class UspGroups(PaperFigure):
     label = "Groups of USP"
-    section, number, order = "released", "defect F12", 30
+    section = "released"
+    number = "defect F12"
+    order = 30
     needs_records = False
     caption = (
         f"Bytes that a rank sends to other nodes in one forward call under a full mask: {TOKENS // 1024}K tokens a rank, bf16, "  # noqa: E501
@@ -72,11 +74,12 @@ class UspGroups(PaperFigure):
         panels = list(grouped(data, ["heads"], sort=False))
         top = style.legend_in(LEGEND) + 0.35
         height = top + PANEL_IN + 0.55
-        canvas, width = style.canvas(height), style.width_in / len(panels)
-        for place, ((heads,), rows) in enumerate(panels):
+        canvas = style.canvas(height)
+        width = style.width_in / len(panels)
+        for number, ((heads,), rows) in enumerate(panels):
             ax = canvas.add_axes(
                 (
-                    (place * width + 0.7) / style.width_in,
+                    (number * width + 0.7) / style.width_in,
                     0.55 / height,
                     (width - 0.9) / style.width_in,
                     PANEL_IN / height,
@@ -93,7 +96,8 @@ def _panel(ax: Axes, style: Style, heads: str, rows: pd.DataFrame) -> None:
     ax.set_gid(panel_tag(str(heads)))
     for at, row in enumerate(rows.to_dict("records")):
         for side, name in zip((-1, 1), PLACEMENTS, strict=True):
-            x, bottom = at + side * WIDTH * 0.56, 0.0
+            x = at + side * WIDTH * 0.56
+            bottom = 0.0
             for part, (_, colour) in PARTS.items():
                 ax.bar(
                     x,

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 class UspGroupsTable(PaperTable):
     label = "Groups of USP, in numbers"
-    section, number, order = "released", "defect F12, in numbers", 40
+    section = "released"
+    number = "defect F12, in numbers"
+    order = 40
     needs_records = False
     caption = (
         f"Bytes that a rank sends in one call under a full mask, {TOKENS // 1024}K tokens a rank, bf16, "
@@ -56,14 +58,14 @@ class UspGroupsTable(PaperTable):
 
 
 def _cells(row: Any) -> tuple[str, ...]:
-    found = [row.heads, row.direction, str(row.world), plural(row.ring, "group")]
+    cells = [row.heads, row.direction, str(row.world), plural(row.ring, "group")]
     for name in PLACEMENTS:
-        found += [
+        cells += [
             format_bytes(getattr(row, f"{name}_{part}"))
             for part in ("heads_between", "kv_between", "between_busiest", "inside")
         ]
-        found.append(f"{getattr(row, f'{name}_hops_between')} of {row.hops}")
+        cells.append(f"{getattr(row, f'{name}_hops_between')} of {row.hops}")
     return (
-        *found,
+        *cells,
         *(f"{number(ratio)}×" if ratio == ratio else "" for ratio in (row.ratio, row.ratio_busiest)),
     )

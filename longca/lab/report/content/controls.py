@@ -55,7 +55,9 @@ def ceilings(table: pd.DataFrame, unit: Unit) -> list[ControlRow]:
 
 
 def _ceiling(row: dict[str, Any], unit: Unit) -> ControlRow:
-    traffic, copied, length = row["traffic_bytes"], row["gb_per_s"], format_length(int(row["seqlen"]))
+    traffic = row["traffic_bytes"]
+    copied = row["gb_per_s"]
+    length = format_length(int(row["seqlen"]))
     product = f"{length} × {length}, {row['dtype']}"
     size = product if is_missing(traffic) else f"{format_bytes(traffic)} read and written"
     if not is_missing(copied):

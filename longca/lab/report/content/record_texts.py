@@ -46,7 +46,7 @@ def table_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
         unit: the unit of the page's rates.
     """
     same = table.groupby(SAME, dropna=False).cell_id.transform("size").to_numpy() if len(table) else ()
-    orders = {status: place for place, status in enumerate(reversed(WORST_FIRST))}
+    orders = {status: index for index, status in enumerate(reversed(WORST_FIRST))}
     return {
         **tip_texts(table, unit),
         "kind": _words(table, "kind"),

@@ -60,11 +60,11 @@ def cases(table: pd.DataFrame, kind: str) -> Cases:
     named = labelled(table)
     rows = with_beside(named)
     rows = rows[(rows.kind == kind) & is_ranked(rows)]
-    found = {
+    by_key = {
         CaseKey(*key): case
         for key, case in standings(rows, CaseKey._fields, resolutions=named.attrs[RESOLUTIONS]).items()
     }
     masks = rows.loc[
-        rows.mask_label.isin({key.mask_label for key in found}), ["mask", "mask_label"]
+        rows.mask_label.isin({key.mask_label for key in by_key}), ["mask", "mask_label"]
     ].drop_duplicates()
-    return Cases(found, frozenset(masks.mask_label[is_repeat(masks, named)]))
+    return Cases(by_key, frozenset(masks.mask_label[is_repeat(masks, named)]))

@@ -183,7 +183,8 @@ def question_of(
     num_kv_heads = (
         num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
     )
-    gpus, head_dim = whole_number("The number of GPUs", gpus), whole_number("The head dim", head_dim)
+    gpus = whole_number("The number of GPUs", gpus)
+    head_dim = whole_number("The head dim", head_dim)
     return CallQuestion(
         mask,
         {key: usual[key] for key in params},
@@ -221,7 +222,7 @@ def answer(
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
     table = _on_gpu(table, gpu) if gpu else table
-    questions = [replace(question, direction=one) for one in DIRECTIONS[direction]]
+    questions = [replace(question, direction=each) for each in DIRECTIONS[direction]]
     found: list[tuple[CallRanking, tuple[str, ...]]] = []
     unanswered = []
     for one in questions:
@@ -309,7 +310,8 @@ def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
     are none."""
     from longca.core.hardware import load_hardware, matches
 
-    hardware, devices = load_hardware(), sorted(set(table.device) - {""})
+    hardware = load_hardware()
+    devices = sorted(set(table.device) - {""})
     names = {
         device: (*((model.name, *model.also_called) if (model := hardware.find(device)) else ()), device)
         for device in devices

@@ -82,8 +82,8 @@ class Placed:
     @property
     def frame(self) -> str:
         """Classes of its square in the heat map."""
-        place = " lone" if self.is_alone else " best" if self.place == 1 else ""
-        return f"case{place}{' tied' if self.tied else ''}"
+        frame_class = " lone" if self.is_alone else " best" if self.place == 1 else ""
+        return f"case{frame_class}{' tied' if self.tied else ''}"
 
     @property
     def strength(self) -> int:
@@ -165,7 +165,8 @@ class HeatMap:
         """The text in place of a number that is not there."""
         if (mask, method) not in self.missing:
             return LostSquare("", NOT_ASKED)
-        status, reason = self.missing[mask, method][0], self.reasons.get((mask, method), "")
+        status = self.missing[mask, method][0]
+        reason = self.reasons.get((mask, method), "")
         return LostSquare(SHORT_STATUS.get(status, status), f"{status}: {reason}" if reason else status)
 
     def not_ranked(self, mask: str) -> str:
@@ -207,25 +208,25 @@ def decision(table: pd.DataFrame) -> Decision | None:
     named = labelled(table)
     aside = bool(named.kernel.astype(str).str.startswith(AS_RELEASED).any())
     named = named[is_ranked(named)]
-    found = {
+    by_kind = {
         kind: of_kind
         for kind in ("kernel", "cp")
         if (named.kind == kind).any() and (of_kind := cases(table, kind)).standings
     }
-    if not found:
+    if not by_kind:
         return None
-    order, views = mask_order(named), []
-    for kind, of_kind in found.items():
+    order = mask_order(named)
+    views = []
+    for kind, of_kind in by_kind.items():
         missing, reasons = _missing(named[named.kind == kind])
-        for key in sorted(
-            {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
-        ):
+        keys = {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
+        for key in sorted(keys):
             world, seqlen, setting, direction = key
             chosen = of_kind.where(world=world, seqlen=seqlen, setting=setting, direction=direction)
             views.append(_view(kind, key, chosen, missing.get(key, {}), order, reasons))
     default = _default(views)
     kind = "kernel" if default.ranks == ALONE else "cp"
-    chosen = found[kind].where(seqlen=default.seqlen, setting=default.setting)
+    chosen = by_kind[kind].where(seqlen=default.seqlen, setting=default.setting)
     chosen = chosen if kind == "kernel" else chosen.where(world=int(default.ranks))
     finding = f"{ASIDE if aside else ''}{_sentence(chosen, kind)}"
     return Decision(
@@ -295,7 +296,8 @@ def _placed(case: Standing, entry: RankedMethod) -> Placed:
 
 
 def _column(tally: Tally, num_masks: int) -> ColumnFoot:
-    worst, ran_all = tally.worst, tally.num_cases == num_masks
+    worst = tally.worst
+    ran_all = tally.num_cases == num_masks
     notes = [f"{share_text(worst.lowest)} with {left_out_text(worst)}"] if worst and worst.left_out else []
     notes += [] if ran_all else [f"{tally.num_cases} of {num_masks}"]
     least = (
@@ -339,10 +341,10 @@ def _default(views: list[HeatMap]) -> HeatMap:
     views = [view for view in views if view.num_compared] or views
 
     def sizes(chosen: list[HeatMap], of: Callable[[HeatMap], Any]) -> dict[Any, int]:
-        found: dict[Any, int] = {}
+        counts: dict[Any, int] = {}
         for view in chosen:
-            found[of(view)] = found.get(of(view), 0) + (view.num_compared or len(view.entries))
-        return found
+            counts[of(view)] = counts.get(of(view), 0) + (view.num_compared or len(view.entries))
+        return counts
 
     for of, size in (
         (lambda view: view.ranks, lambda value: 0 if value == ALONE else int(value)),
@@ -377,7 +379,8 @@ def _sentence(compared: Cases, kind: str) -> str:
 def _covered(counting: dict[CaseKey, Standing]) -> str:
     """The masks and directions of the compared cases: "12 masks, forward and backward"."""
     compared = [key for key, case in counting.items() if case.is_compared]
-    masks, directions = {key.mask_label for key in compared}, {key.direction for key in compared}
+    masks = {key.mask_label for key in compared}
+    directions = {key.direction for key in compared}
     if len(directions) == 1:
         return plural(len(masks), "mask")
     if len(compared) == len(masks) * len(directions):

@@ -50,14 +50,13 @@ class AccuracyFigure(Figure):
         )[COLUMNS]
 
     def title(self, data: pd.DataFrame) -> str:
-        wrong, right = data[data.status == "incorrect"], data[data.status != "incorrect"]
+        wrong = data[data.status == "incorrect"]
+        right = data[data.status != "incorrect"]
         if not len(right):
             return f"No result is correct: {plural(len(wrong), 'cell')} beyond the budget"
         nearest = right.loc[right.budget_ratio.idxmax()]
-        used, where = (
-            f"{number(100 * nearest.budget_ratio, 2)} % of its error budget",
-            f"({nearest.method}, {nearest['mask']})",
-        )
+        used = f"{number(100 * nearest.budget_ratio, 2)} % of its error budget"
+        where = f"({nearest.method}, {nearest['mask']})"
         if not len(wrong):
             return f"All {len(data):,} checked cells are correct; the largest error uses {used} {where}"
         return (

@@ -56,7 +56,8 @@ def _by_tokens(data: pd.DataFrame) -> pd.DataFrame:
     tokens = data.seqlen // data.world
     what = "a rank"
     if not (data.groupby(tokens).world.nunique() > 1).any():
-        tokens, what = data.seqlen, "in all"
+        tokens = data.seqlen
+        what = "in all"
     if tokens.nunique() == 1:
         return data
     detail = [
@@ -64,6 +65,6 @@ def _by_tokens(data: pd.DataFrame) -> pd.DataFrame:
         for old, count in zip(data.detail, tokens, strict=True)
     ]
     # panels of a mask are adjacent
-    places = {mask: place for place, mask in enumerate(dict.fromkeys(data.mask_label))}
+    places = {mask: index for index, mask in enumerate(dict.fromkeys(data.mask_label))}
     order = data.assign(detail=detail, tokens=tokens, place=data.mask_label.map(places))
     return order.sort_values(["place", "setting", "tokens"], kind="stable", ignore_index=True)

@@ -83,7 +83,8 @@ class Energy(Figure):
         )
         least = data.loc[data.groupby("place", sort=False).joules_per_token.idxmin()]
         counts = least.method.value_counts()
-        method, won = counts.index[0], int(counts.iloc[0])
+        method = counts.index[0]
+        won = int(counts.iloc[0])
         if ratios.max() == 1:
             return (
                 f"Energy: {method} spends {number(float(data.joules_per_token.min()) * 1e3)} mJ a token "
@@ -111,7 +112,8 @@ class Energy(Figure):
                     hollow=cell.direction == "bwd",
                 )
         ax.set_xscale("log")
-        low, high = float(data.joules_per_token.min()) * 1e3, float(data.joules_per_token.max()) * 1e3
+        low = float(data.joules_per_token.min()) * 1e3
+        high = float(data.joules_per_token.max()) * 1e3
         ticks = [
             digit * 10.0**power
             for power in range(floor(log10(low)), ceil(log10(high)) + 1)
@@ -128,7 +130,8 @@ class Energy(Figure):
 
 def _place(row: Any) -> str:
     """The name of a row: "causal · 2 × 32K · backward"."""
-    world, seqlen = int(row.world), int(row.seqlen)
+    world = int(row.world)
+    seqlen = int(row.seqlen)
     size = f"{world} × {format_length(seqlen // world)}" if world > 1 else format_length(seqlen)
     values = "" if row.input_values == "normal" else f"values: {row.input_values}"
     return join(

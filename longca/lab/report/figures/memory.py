@@ -47,7 +47,8 @@ class PeakMemory(Figure):
         groups = [rows for _, rows in longest.groupby(["mask", "detail", "direction"], sort=False)]
         # methods are compared at the setting with the most methods
         alike = max(groups, key=len).sort_values("value", kind="stable")
-        least, most = alike.iloc[0], alike.iloc[-1]
+        least = alike.iloc[0]
+        most = alike.iloc[-1]
         what = join(
             least["mask"], least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen))
         )

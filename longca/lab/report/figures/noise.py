@@ -61,12 +61,11 @@ class Noise(Figure):
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         methods = list(dict.fromkeys(data.method))
-        bar_in, left = max(0.3 * len(methods) + 0.1, 1.6), style.names_in(methods)
+        bar_in = max(0.3 * len(methods) + 0.1, 1.6)
+        left = style.names_in(methods)
         height = 0.25 + bar_in + 0.5
-        canvas, boxes = (
-            style.canvas(height),
-            [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, min(bar_in, 3.0))],
-        )
+        canvas = style.canvas(height)
+        boxes = [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, min(bar_in, 3.0))]
         spread, order = (
             canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height))
             for x, y, w, h in boxes

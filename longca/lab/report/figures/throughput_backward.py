@@ -6,4 +6,5 @@ from longca.lab.report.throughput import Throughput
 class ThroughputBackward(Throughput):
     label = "Throughput, backward"
     order = 20
-    direction, word = "bwd", "Backward"
+    direction = "bwd"
+    word = "Backward"

@@ -6,4 +6,5 @@ from longca.lab.report.throughput import Throughput
 class ThroughputForward(Throughput):
     label = "Throughput, forward"
     order = 10
-    direction, word = "fwd", "Forward"
+    direction = "fwd"
+    word = "Forward"

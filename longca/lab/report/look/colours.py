@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 
-INK, MUTED, RULE, GROUND = (
-    ("#1b1f24", "#e7e9ec"),
-    ("#5d6673", "#9ba5b1"),
-    ("#dde1e6", "#343a43"),
-    ("#ffffff", "#15181c"),
-)
-BAD, GOOD, WARN = ("#c4314b", "#ff6b81"), ("#009e73", "#3ecfa3"), ("#8c6d00", "#e3c04b")
+INK = ("#1b1f24", "#e7e9ec")
+MUTED = ("#5d6673", "#9ba5b1")
+RULE = ("#dde1e6", "#343a43")
+GROUND = ("#ffffff", "#15181c")
+BAD = ("#c4314b", "#ff6b81")
+GOOD = ("#009e73", "#3ecfa3")
+WARN = ("#8c6d00", "#e3c04b")
 FAINT = ("#8a929b", "#777f89")  # for lines that are not among the best
 # of heat maps: best, worst, frame of the best
-HEAT, COLD, MARK = ("#0d5496", "#68b0ff"), ("#e4eef9", "#1c2c40"), ("#c4560a", "#ffb057")
+HEAT = ("#0d5496", "#68b0ff")
+COLD = ("#e4eef9", "#1c2c40")
+MARK = ("#c4560a", "#ffb057")
 KERNELS = {  # name → colour on light and on dark background, marker
     "band": ("#0072b2", "#5aa9e6", "o"),
     "fa4": ("#d55e00", "#ff8c42", "s"),
@@ -125,7 +127,8 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
         taken[name] = next((index for index in free if index not in taken.values()), number)
     styles = {}
     for method, names in parts.items():
-        first, kernel = names[0], names[-1]
+        first = names[0]
+        kernel = names[-1]
         marker = (
             KERNELS[kernel][2]
             if kernel in KERNELS

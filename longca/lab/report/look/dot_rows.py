@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 WIDEST_IN = 6.5  # of a plot
 MARKED_ROW_IN = 0.24
 # percent: where `deviation_scale` is linear, and its marks
-DEVIATION, DEVIATIONS = 10.0, (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)
+DEVIATION = 10.0
+DEVIATIONS = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)
 LINEAR = (1.0, 0.5)  # percent up to which a scale is linear, and the width of this part in decades
 
 
 def strips(style: Style, names: Sequence[str], row_in: float) -> tuple[Canvas, Axes]:
     """A plot with an empty row for each name, from top to bottom."""
-    left_in, rows_in = style.names_in(names), row_in * len(names) + 0.1
+    left_in = style.names_in(names)
+    rows_in = row_in * len(names) + 0.1
     height_in = 0.15 + rows_in + 0.5
     canvas = style.canvas(height_in)
     width_in = min(style.width_in - left_in - 0.3, WIDEST_IN)
@@ -122,7 +124,8 @@ def deviation_scale(ax: Axes, label: str, values: pd.Series) -> None:
 def marked_rows(style: Style, names: Sequence[str], legend: Legend, unit: str) -> tuple[Canvas, Axes]:
     """A plot below a legend, with an empty dotted row for each setting, from top to bottom, and its unit
     below."""
-    left_in, rows_in = style.names_in(names), MARKED_ROW_IN * len(names)
+    left_in = style.names_in(names)
+    rows_in = MARKED_ROW_IN * len(names)
     height_in = style.legend_in(legend) + 0.1 + rows_in + 0.55
     canvas = style.canvas(height_in)
     width_in = min(style.width_in - left_in - 0.2, WIDEST_IN)

@@ -33,7 +33,8 @@ RC: dict[Any, Any] = {
 __all__ = ["BAD", "FAINT", "GROUND", "INK", "MUTED", "RULE", "Style", "spread"]
 POINTS = 72  # an inch
 PICTURE = 12  # points for each line of the title: space for the drawing of the mask
-CHAR_IN, SMALL_CHAR_IN = 0.056, 0.054  # mean width of a letter at 8 points, and at 7 points for names
+CHAR_IN = 0.056  # mean width of a letter at 8 points
+SMALL_CHAR_IN = 0.054  # at 7 points for names
 LEAST_IN = 1.1  # width of a panel
 LABEL = 8.5  # distance in points of labels at the ends of lines
 DASHES = (0, (3, 2))
@@ -113,13 +114,11 @@ class Style:
             legend: as `legend_of` makes it.
         """
         room = SMALL_CHAR_IN * label_chars + 0.06 if label_chars else 0.0
-        top, bottom, left, gap_x, gap_y = (
-            0.17 + self.legend_in(legend),
-            0.3,
-            0.5,
-            0.38 + room,
-            0.38 + 0.17 * title_lines,
-        )
+        top = 0.17 + self.legend_in(legend)
+        bottom = 0.3
+        left = 0.5
+        gap_x = 0.38 + room
+        gap_y = 0.38 + 0.17 * title_lines
         right = 0.1 + room
         at_most = max(
             int(
@@ -135,10 +134,8 @@ class Style:
         axes = []
         for index in range(count):
             row, column = divmod(index, columns)
-            x, y = (
-                left + column * (width + gap_x),
-                height - top - 0.17 * title_lines - 0.06 - (row + 1) * panel_in - row * gap_y,
-            )
+            x = left + column * (width + gap_x)
+            y = height - top - 0.17 * title_lines - 0.06 - (row + 1) * panel_in - row * gap_y
             ax = canvas.add_axes((x / self.width_in, y / height, width / self.width_in, panel_in / height))
             self.clean(ax)
             axes.append(ax)
@@ -207,7 +204,8 @@ class Style:
             dashed: for the backward: dashed lines and hollow marks.
             joined: draw a line through the points.
         """
-        colour, faint = self.colour(method), self.is_faint(method)
+        colour = self.colour(method)
+        faint = self.is_faint(method)
         at, value, low, high = (points[name].to_numpy(float) for name in (x, "value", "low", "high"))
         behind: dict[str, Any] = {"zorder": 1.5 if faint else 2.5}
         size = 3.2 if faint else 4.4

@@ -138,7 +138,8 @@ def _label(group: Element, tag: dict[str, Any]) -> Sequence[Key]:
 def _picture(title: Element, mask: str, shift: float) -> Element:
     """The drawing of a mask before a title, as a use of the page's symbol."""
     text = next(title.iter("text"))
-    x, y = float(text.attrib["x"]), float(text.attrib["y"])
+    x = float(text.attrib["x"])
+    y = float(text.attrib["y"])
     size = f"{shift - 3:g}"
     return Element(
         "use",

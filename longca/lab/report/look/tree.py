@@ -129,13 +129,13 @@ def _prune(group: Element) -> None:
         _share_style(group)
 
 
-def _same_but_outline(one: Element, other: Element) -> bool:
+def _same_but_outline(element: Element, other: Element) -> bool:
     """True for two paths within the same frame that differ only in their outlines."""
     names = {"d", "clip-path", "style"}
     return (
-        one.tag == other.tag == "path"
-        and one.attrib.keys() == other.attrib.keys() == names
-        and all(one.get(name) == other.get(name) for name in names - {"d"})
+        element.tag == other.tag == "path"
+        and element.attrib.keys() == other.attrib.keys() == names
+        and all(element.get(name) == other.get(name) for name in names - {"d"})
     )
 
 

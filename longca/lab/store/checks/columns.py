@@ -53,7 +53,8 @@ def differing_rows(records: Mapping[int, Record], stored: Mapping[str, Sequence[
     for row, record in records.items():
         view = View(record, Hardware())
         for column, values in parts:
-            value, written = column.value(view), values[row]
+            value = column.value(view)
+            written = values[row]
             if written != value and not _is_same(written, value):
                 differences[row] = (
                     f"is damaged (its {column.name} is {_short(written)}, its record gives {_short(value)})"

@@ -68,7 +68,10 @@ def known_cells(
         UserError: a file is not there, or is no table of records.
     """
     wanted = {cell.cell_id: cell for cell in cells}
-    known, refused, num_damaged, decoder = set[str](), dict[str, str](), 0, Decoder()
+    known = set[str]()
+    refused = dict[str, str]()
+    num_damaged = 0
+    decoder = Decoder()
     for path in files:
         if not path.is_file():
             raise UserError(f"There is no file '{path}'", todo="`longca export` writes records.parquet")

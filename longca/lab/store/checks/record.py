@@ -15,7 +15,8 @@ from pydantic_core import to_json
 from longca.lab.studies.record import Accuracy, Record
 
 CHECKSUM_SINCE = 2  # schema version from which a record without a checksum is damaged
-CHECKSUM_KEY, CHECKSUM_KIND = "checksum", "sha256:"
+CHECKSUM_KEY = "checksum"
+CHECKSUM_KIND = "sha256:"
 
 
 def contradiction(record: Record) -> str | None:

@@ -27,7 +27,9 @@ from longca.lab.studies.facts.inventory import (
     SharedObject,
 )
 
-FOLDER, NAME = "containers", "contents.json"  # in the folder of an image's recipe
+# in the folder of an image's recipe
+FOLDER = "containers"
+NAME = "contents.json"
 OF_PACKAGES = ("distribution", "module")
 
 
@@ -64,7 +66,8 @@ class ImageList:
     """The contents of one image, by name and path."""
 
     def __init__(self, name: str, contents: ImageContents) -> None:
-        self.name, self._files = name, contents.files
+        self.name = name
+        self._files = contents.files
         self._distributions = {distribution.name: distribution for distribution in contents.distributions}
         self._modules = {module.name: module.sha256 for module in contents.modules}
         self._objects = {(shared.origin in OF_PACKAGES, shared.path): shared for shared in contents.objects}
@@ -89,7 +92,8 @@ class ImageList:
         if self._distributions:
             records = {distribution.name: distribution for distribution in installed.distributions}
             for name in loaded.distributions:
-                here, there = records.get(name), self._distributions.get(name)
+                here = records.get(name)
+                there = self._distributions.get(name)
                 if (
                     here is not None and name != "longca"
                 ):  # its code is mounted into the image: records name its commit

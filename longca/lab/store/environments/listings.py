@@ -122,7 +122,8 @@ def write_listings(folder: Path, listings: Mapping[str, Any]) -> None:
 
 def read_listings(folder: Path) -> Environments:
     """The listings in a results folder. Invalid files are problems."""
-    environments, num_bytes = Environments(), 0
+    environments = Environments()
+    num_bytes = 0
     for path in sorted((folder / FOLDER).glob("*.json")):
         if path.name.startswith("."):
             continue

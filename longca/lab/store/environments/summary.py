@@ -89,7 +89,8 @@ class EnvironmentSummary:
         """The share of loaded software that equals the nearest image; "" without a comparison."""
         if self.comparison is None:
             return ""
-        differing, system = self.comparison.differing, self.comparison.num_system
+        differing = self.comparison.differing
+        system = self.comparison.num_system
         shown = ", ".join(differing[:MOST_SHOWN]) + (" …" if len(differing) > MOST_SHOWN else "")
         verb = "differs" if len(differing) == 1 else "differ"
         differ = f"{len(differing):,} {verb}: {shown}" if differing else "none differs"
@@ -147,7 +148,8 @@ class _Compared:
     """Cached comparisons of environments with images."""
 
     def __init__(self, environments: Environments, images: Sequence[ImageList]) -> None:
-        self._environments, self._images = environments, images
+        self._environments = environments
+        self._images = images
         self._known: dict[RankEnvironment, tuple[ImageList, ImageComparison] | None] = {}
 
     @property
@@ -172,7 +174,8 @@ class _Compared:
     def of(self, rank: RankEnvironment) -> ImageComparison | None:
         """The comparison with the nearest image; None if there is none, or nothing is known."""
         if rank not in self._known:
-            installed, loaded = self._environments.installed(rank), self._environments.loaded(rank)
+            installed = self._environments.installed(rank)
+            loaded = self._environments.loaded(rank)
             if installed is None or loaded is None:
                 self._known[rank] = None
             else:

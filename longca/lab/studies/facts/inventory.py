@@ -13,7 +13,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from longca.core.schema import Count, Frozen
 
-MOST_DISTRIBUTIONS, MOST_OBJECTS, MOST_MODULES = 10_000, 20_000, 1_000
+MOST_DISTRIBUTIONS = 10_000
+MOST_OBJECTS = 20_000
+MOST_MODULES = 1_000
 
 ListingDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a listing, as `listing_digest` makes it"""

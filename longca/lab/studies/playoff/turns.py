@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from longca.core.schema import Count, Frozen
 
-MOST_PLAYERS, MOST_ROUNDS = 1_000, 1_000_000
+MOST_PLAYERS = 1_000
+MOST_ROUNDS = 1_000_000
 Ending = Literal["decided", "rounds", "time"]
 
 

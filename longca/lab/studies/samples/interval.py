@@ -63,7 +63,8 @@ def _rank(count: int) -> int | None:
     if count > EXACT_UP_TO:
         return math.floor((count - 1.959964 * math.sqrt(count)) / 2) - 1
     # cumulative number of ways in which at most this many samples fall below the median
-    outside, rank = 0, -1
+    outside = 0
+    rank = -1
     while True:
         outside += math.comb(count, rank + 1)
         if 2 * outside > (1 - CONFIDENCE) * 2**count:

@@ -120,6 +120,7 @@ def _quantile(ordered: list[float], share: float) -> float:
     """The interpolated quantile, bit-identical to numpy's `percentile` and much faster for few values."""
     position = share * (len(ordered) - 1)
     index = int(position)
-    low, high = ordered[index], ordered[min(index + 1, len(ordered) - 1)]
+    low = ordered[index]
+    high = ordered[min(index + 1, len(ordered) - 1)]
     part = position - index
     return high - (high - low) * (1 - part) if part >= 0.5 else low + (high - low) * part

@@ -20,23 +20,29 @@ Sizes = np.ndarray | float
 # Found on one H200, 64:8 heads, under 303 masks of whole sequences and of ranks: docs/results/h200/band.md.
 LAST_SEES = 0.9  # least share of keys that the last query must see for the order from the last row
 # least mean numbers of queries that see a key, and of keys that a query sees
-MEAN_QUERIES, MEAN_KEYS = 3000, 3500
+MEAN_QUERIES = 3000
+MEAN_KEYS = 3500
 # the same as `MEAN_QUERIES` and `MEAN_KEYS`, for the order from the first row
-FIRST_QUERIES, FIRST_KEYS = 2900, 1500
+FIRST_QUERIES = 2900
+FIRST_KEYS = 1500
 WINDOW_QUERIES = 1800  # enough where all work tiles are of one length
 # Found on one H100 with the first addends stored, 64:8 heads, whole sequences: docs/results/h100/band.md.
 STAIR_QUERIES = 2000  # enough under a staircase
 # Tokens with which all rows of the heads at work stay in the level-2 cache, from whichever row work tiles go:
 # of four heads, and of the one that is at work under a staircase.
-SHORT, SHORT_STAIRS = 8192, 32768
+SHORT = 8192
+SHORT_STAIRS = 32768
 # keys of a work tile; for a staircase, least share of tiles with distinct first rows, and least visible share
 # of these tiles
-TILE, APART, FILLED = 128, 0.75, 0.8
+TILE = 128
+APART = 0.75
+FILLED = 0.8
 # With a number of KV heads that is no multiple of four, one pass wants work tiles with at least this share of
 # the rows of the longest, in the mean: long ones hold up the others or come last, and few heads give little
 # to do meanwhile. Checked on one H100 with 8:1, 16:2 and 24:3 heads from 16K tokens on
 # (docs/results/h100/band.md). Shorter sequences and other numbers of heads were not measured.
-KV_HEADS, VISIBLE_SHARE = 4, 0.4
+KV_HEADS = 4
+VISIBLE_SHARE = 0.4
 
 
 class AddOrder(IntEnum):
@@ -79,7 +85,8 @@ def orders_of_parts(
             keys, so does that of every part; parts of a window are windows. Parts of a staircase are taken
             for such, which one in eight is not.
     """
-    sizes, few = (area, num_queries, num_keys, num_kv_heads), num_kv_heads % KV_HEADS != 0
+    sizes = (area, num_queries, num_keys, num_kv_heads)
+    few = num_kv_heads % KV_HEADS != 0
     if _last_sees_nearly_all(mask):
         short = SHORT_STAIRS if is_staircase(mask) else SHORT
         order = np.where(np.maximum(num_queries, num_keys) <= short, AddOrder.FROM_FIRST, AddOrder.FROM_LAST)
@@ -111,16 +118,16 @@ def _are_long(
         mean_keys: that a query sees, at least.
         longest: rows of the longest work tile of the whole mask. No part has more than its queries.
     """
-    found = (
+    are_long = (
         np.greater(area, 0)
         & np.greater_equal(area, np.multiply(mean_queries, num_keys))
         & np.greater_equal(area, np.multiply(mean_keys, num_queries))
     )
     if num_kv_heads % KV_HEADS:
-        found &= np.greater_equal(
+        are_long &= np.greater_equal(
             area, VISIBLE_SHARE * np.multiply(np.minimum(num_queries, longest), num_keys)
         )
-    return found
+    return are_long
 
 
 def _last_sees_nearly_all(mask: Mask) -> bool:
@@ -175,12 +182,11 @@ def _rows_of_work_tiles(bands: np.ndarray, num_keys: int) -> tuple[np.ndarray, n
     tiles = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
     band = np.repeat(bands, counts, axis=0)
     keys = np.maximum(band[:, K0], tiles * TILE), np.minimum(band[:, K1], (tiles + 1) * TILE)
-    begin, end = (
-        np.maximum(band[:, Q0], keys[0] - band[:, HI]),
-        np.minimum(band[:, Q1], keys[1] - band[:, LO]),
-    )
+    begin = np.maximum(band[:, Q0], keys[0] - band[:, HI])
+    end = np.minimum(band[:, Q1], keys[1] - band[:, LO])
     seen = begin < end
-    first, last = np.full(-(-num_keys // TILE), INF), np.full(-(-num_keys // TILE), -INF)
+    first = np.full(-(-num_keys // TILE), INF)
+    last = np.full(-(-num_keys // TILE), -INF)
     np.minimum.at(first, tiles[seen], begin[seen])
     np.maximum.at(last, tiles[seen], end[seen])
     used = first < INF

@@ -26,7 +26,8 @@ FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
 # A row tile for each program of an H100 or H200, and all of about the same length: heads then take turns, and
 # share the level-2 cache.
-MANY_TILES, NEARLY_ALL = 132, 0.9
+MANY_TILES = 132
+NEARLY_ALL = 0.9
 NARROW = 0.25  # share of the keys that a query sees; wider windows were not measured
 ITEMS_OF_PROGRAM = 4  # at least, or some programs would have twice the work of others
 HEADS_AT_ONCE = 4  # query heads, of all KV heads together
@@ -87,7 +88,10 @@ def _is_narrow_window(mask: Mask) -> bool:
 def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
     """The same with `waits` and `wait_ranges`, in the order of the work tiles of a group. They must be whole
     row tiles."""
-    waits, wait_ranges, num_waits, ranges = [], [], 0, schedule.block_ranges.long()
+    waits = []
+    wait_ranges = []
+    num_waits = 0
+    ranges = schedule.block_ranges.long()
     number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
     for work_tiles in schedule.work_tiles.long():
         tile, entries = _of_group(work_tiles, ranges, schedule.tile_n, order)
@@ -109,15 +113,17 @@ def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> 
     """
     if len(schedule.work_tiles) > 1:
         return False
-    (work_tiles,), ranges, tile_n = schedule.work_tiles.long(), schedule.block_ranges.long(), schedule.tile_n
+    (work_tiles,) = schedule.work_tiles.long()
+    ranges = schedule.block_ranges.long()
+    tile_n = schedule.tile_n
     rows = torch.arange(0, num_rows, schedule.tile_m, device=ranges.device)
     if len(work_tiles) != len(rows):
         return False
     _, start, end = _touched(work_tiles, ranges, tile_n)
     num_blocks = (work_tiles[:, NUM_FULL] + work_tiles[:, PARTIAL_END] - work_tiles[:, PARTIAL_START]).sum()
     changes = torch.zeros(-(-num_columns // tile_n) + 1, dtype=torch.int64, device=ranges.device)
-    for place, change in ((start, 1), (end, -1)):
-        changes.scatter_add_(0, (place // tile_n).clamp(max=len(changes) - 1), torch.full_like(place, change))
+    for edge, change in ((start, 1), (end, -1)):
+        changes.scatter_add_(0, (edge // tile_n).clamp(max=len(changes) - 1), torch.full_like(edge, change))
     right = torch.stack(
         [
             (torch.sort(work_tiles[:, ROW_START]).values == rows).all(),
@@ -139,8 +145,8 @@ def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int, order: AddOrder) 
     positions, cells = torch.unique(torch.stack([start, end]), return_inverse=True)
     # launches dominate the time on a GPU, arithmetic on a CPU
     stretches = changes_by_matrix if owner.is_cuda else changes_by_sets
-    tile, place, before = stretches(owner, cells, len(work_tiles), len(positions))
-    return tile, torch.stack([positions[place], before], 1)
+    tile, offset, before = stretches(owner, cells, len(work_tiles), len(positions))
+    return tile, torch.stack([positions[offset], before], 1)
 
 
 def changes_by_matrix(
@@ -156,7 +162,8 @@ def changes_by_matrix(
         cells: (2, E) its first cell and the one after its last. Stretches of a tile are disjoint.
     """
     depth = torch.zeros(num_tiles, num_positions, dtype=torch.int8, device=owner.device)
-    depth[owner, cells[0]], depth[owner, cells[1]] = 1, -1
+    depth[owner, cells[0]] = 1
+    depth[owner, cells[1]] = -1
     # of all rows at once, since each ends at 0
     depth = torch.cumsum(depth.view(-1), 0, dtype=torch.int8).view(depth.shape)
     # a row for each position, so that the next line goes along memory
@@ -167,8 +174,8 @@ def changes_by_matrix(
     before[:, 1:] = torch.where(touched[:, 1:], latest[:, :-1], -1)
     last = torch.ones_like(touched)
     last[:-1] = before[1:] != before[:-1]
-    tile, place = torch.nonzero(last.t().contiguous(), as_tuple=True)
-    return tile, num_positions - 2 - place, before[place, tile].long()
+    tile, position = torch.nonzero(last.t().contiguous(), as_tuple=True)
+    return tile, num_positions - 2 - position, before[position, tile].long()
 
 
 def changes_by_sets(
@@ -176,22 +183,26 @@ def changes_by_sets(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same in O(stretches · log) and a bit of memory for each tile and cell, in three times as many
     operations."""
-    touching, last = _TileSets(owner, cells, num_tiles, num_positions), num_positions - 1
+    touching = _TileSets(owner, cells, num_tiles, num_positions)
+    last = num_positions - 1
     # the predecessor of a tile changes only where a stretch begins or ends: its own, or one of the
     # predecessor
-    moved, place = owner.repeat(2), cells.flatten()
+    moved = owner.repeat(2)
+    position = cells.flatten()
     after = touching.next_tile(torch.cat([cells[0], cells[1] - 1]), moved)
-    tile, place = torch.cat([moved, after]), place.repeat(2)
-    key = torch.where((tile >= 0) & (place < last), tile * last + (last - 1 - place), last - 1)
+    tile = torch.cat([moved, after])
+    position = position.repeat(2)
+    key = torch.where((tile >= 0) & (position < last), tile * last + (last - 1 - position), last - 1)
     tiles = torch.arange(num_tiles, device=owner.device)
     # sorted by tile, then from the right; the first cell of all
     key = torch.unique(torch.cat([key, tiles * last + (last - 1)]))
-    tile, place = key // last, last - 1 - key % last
-    before = touching.previous_tile(place, tile)
-    found = torch.nonzero(
-        (place == 0) | (before != touching.previous_tile((place - 1).clamp(min=0), tile))
+    tile = key // last
+    position = last - 1 - key % last
+    before = touching.previous_tile(position, tile)
+    kept = torch.nonzero(
+        (position == 0) | (before != touching.previous_tile((position - 1).clamp(min=0), tile))
     ).squeeze(1)
-    return tile[found], place[found], before[found]
+    return tile[kept], position[kept], before[kept]
 
 
 class _TileSets:
@@ -214,7 +225,8 @@ class _TileSets:
     def previous_tile(self, cell: Tensor, tile: Tensor) -> Tensor:
         """The last preceding tile that touches the same cell; −1 if there is none, or if the tile itself does
         not touch it."""
-        own, word = self._words[cell, tile // WORD], tile // WORD
+        own = self._words[cell, tile // WORD]
+        word = tile // WORD
         inside = own & ((torch.ones_like(tile) << tile % WORD) - 1)
         earlier = torch.where(word > 0, self._some_until[cell, (word - 1).clamp(min=0)], -1)
         word = torch.where(inside != 0, word, earlier)

@@ -26,16 +26,17 @@ def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
     tile, start, end = intervals.touched.unbind(0)
     tile_n = intervals.row_tiles.parts[4][intervals.row_tiles.part_of[tile]]
     ranges = _full_ranges(intervals)
-    place, found = start, []
+    place = start
+    numbers = []
     for full_start, full_end in zip(ranges[0] + (tile_n - 1), ranges[1], strict=True):
         num_partial = torch.clamp((full_start - place) // tile_n, min=0)
         first_full = torch.addcmul(place, num_partial, tile_n)
         num_full = torch.clamp((full_end - first_full) // tile_n, min=0)
-        found += [place, num_partial, first_full, num_full]
+        numbers += [place, num_partial, first_full, num_full]
         place = torch.addcmul(first_full, num_full, tile_n)
-    rounds = len(found) // 4
+    rounds = len(numbers) // 4
     place, num_partial, first_full, num_full = (
-        torch.stack(found).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
+        torch.stack(numbers).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
     )
     some = num_full > 0
     total_full, total_partial = torch.stack([some.sum(), num_partial.sum()]).tolist()
@@ -55,7 +56,8 @@ def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
 def _full_ranges(intervals: Intervals) -> Tensor:
     """(2, n, T): start and end of the full intervals in each touched interval, followed by at least one empty
     interval at its end."""
-    owner, end = intervals.full[0], intervals.touched[2]
+    owner = intervals.full[0]
+    end = intervals.touched[2]
     if len(owner) == 0:
         return end.expand(2, 1, -1)
     rank = torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner)
@@ -75,7 +77,8 @@ def blocks_of_grid(
     Returns:
         (3, F) list, column and number of contiguous full blocks; the partial blocks.
     """
-    visible, stretches = _tensor(grid.visible, bool).to(device), {}
+    visible = _tensor(grid.visible, bool).to(device)
+    stretches = {}
     for spec in row_tiles.specs:
         if spec.transposed not in stretches:
             stretches[spec.transposed] = (
@@ -92,7 +95,10 @@ def blocks_of_grid(
     ]
     totals = torch.stack([torch.count_nonzero(number) for number in (*counts, *rests)]).tolist()
 
-    full, partial, num_lists, base = [], [], 0, max(spec.tile_n for spec in row_tiles.specs)
+    full = []
+    partial = []
+    num_lists = 0
+    base = max(spec.tile_n for spec in row_tiles.specs)
     for number, (row, start, end) in enumerate(stretches):
         some = true_places(counts[number] > 0, totals[number])
         full.append(torch.stack([row[some] + num_lists, start[some], counts[number][some]]))

@@ -25,7 +25,8 @@ class PartialBlocks:
 
 def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
     """Finds the masks of the partial blocks (3, P) that `cut_intervals` gives."""
-    specs, (tile, position, end) = intervals.row_tiles.specs, partial.unbind(0)
+    specs = intervals.row_tiles.specs
+    tile, position, end = partial.unbind(0)
     width = max(spec.tile_m for spec in specs)
     base = width + max(spec.tile_n for spec in specs) + 1  # no field of a mask's key has as many values
     assert len(specs) * base**6 < 1 << 63
@@ -41,12 +42,11 @@ def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
         fields, number = _relative(intervals, partial, slice_)
         masks, mask, number = _of_one_slice(fields, number, width, base)
     else:
-        alone, blocks = true_places(~several, len(tile) - num_several), true_places(several, num_several)
+        alone = true_places(~several, len(tile) - num_several)
+        blocks = true_places(several, num_several)
         owner, rank = expand(count[blocks], num_met - len(alone))
-        met, slice_ = (
-            torch.cat([alone, blocks[owner]]),
-            torch.cat([slice_[alone], slice_[blocks][owner] + rank]),
-        )
+        met = torch.cat([alone, blocks[owner]])
+        slice_ = torch.cat([slice_[alone], slice_[blocks][owner] + rank])
         fields, number = _relative(intervals, partial.index_select(1, met), slice_)
         masks, mask, number = _of_one_slice(fields[:, : len(alone)], number[: len(alone)], width, base)
         depth, layers = _of_several_slices(owner, fields[:, len(alone) :], num_several, width, base)
@@ -57,7 +57,8 @@ def masks_of(intervals: Intervals, partial: Tensor) -> PartialBlocks:
         mask = torch.empty_like(order).scatter_(0, order, count)[torch.cat([mask, count[len(masks) :]])]
         masks = torch.cat([masks, layers])[order]
         blocks, order = torch.sort(torch.cat([alone, blocks]), stable=True)
-        mask, (tile, position, _) = mask[order], partial.index_select(1, blocks).unbind(0)
+        mask = mask[order]
+        tile, position, _ = partial.index_select(1, blocks).unbind(0)
     first = torch.searchsorted(number, torch.arange(len(specs) + 1, device=tile.device))
     column = torch.sub(position, tile, alpha=intervals.stride)
     return PartialBlocks(torch.stack([tile, column, mask - first[_spec_of(intervals, tile)]]), masks, first)
@@ -89,7 +90,8 @@ def _of_one_slice(fields: Tensor, number: Tensor, width: int, base: int) -> tupl
         key = torch.add(field, key, alpha=base)
     keys, mask = torch.unique(key, return_inverse=True)
     example = torch.zeros_like(keys).scatter_(0, mask, torch.arange(len(mask), device=mask.device))
-    fields, row = fields.index_select(1, example)[..., None], torch.arange(width, device=mask.device)
+    fields = fields.index_select(1, example)[..., None]
+    row = torch.arange(width, device=mask.device)
     start, end = _columns(fields, row)
     sees = (fields[0] <= row) & (row < fields[1]) & (start < end)
     return torch.where(sees, _packed(start, end), 0), mask, number[example]
@@ -106,21 +108,24 @@ def _of_several_slices(
     count = fields[1] - fields[0]
     slice_, rank = expand(count, int(count.sum()))
     row = fields[0][slice_] + rank
-    place = owner[slice_] * width + row
-    found = torch.stack(_columns(fields.index_select(1, slice_), row))
-    found = (found + place * base).index_select(1, torch.nonzero(found[0] < found[1]).squeeze(1))
-    start, order = torch.sort(found[0])
-    end = found[1][order]
+    position = owner[slice_] * width + row
+    columns = torch.stack(_columns(fields.index_select(1, slice_), row))
+    columns = (columns + position * base).index_select(1, torch.nonzero(columns[0] < columns[1]).squeeze(1))
+    start, order = torch.sort(columns[0])
+    end = columns[1][order]
     first, last = segments(start[1:] != end[:-1])
-    start, end = start[first], end[last]
-    place = start // base
-    layer = torch.arange(len(place), device=place.device) - torch.searchsorted(place, place)
-    block = place // width
-    depth = torch.zeros(num_blocks, dtype=torch.int64, device=place.device).scatter_reduce_(
+    start = start[first]
+    end = end[last]
+    position = start // base
+    layer = torch.arange(len(position), device=position.device) - torch.searchsorted(position, position)
+    block = position // width
+    depth = torch.zeros(num_blocks, dtype=torch.int64, device=position.device).scatter_reduce_(
         0, block, layer + 1, "amax"
     )
-    masks = torch.zeros(int(depth.sum()), width, dtype=torch.int32, device=place.device)
-    masks[(torch.cumsum(depth, 0) - depth)[block] + layer, place % width] = _packed(start % base, end % base)
+    masks = torch.zeros(int(depth.sum()), width, dtype=torch.int32, device=position.device)
+    masks[(torch.cumsum(depth, 0) - depth)[block] + layer, position % width] = _packed(
+        start % base, end % base
+    )
     return depth, masks
 
 

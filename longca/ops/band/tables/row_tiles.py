@@ -68,7 +68,8 @@ def row_tiles_of(mask: Mask, specs: Sequence[TileSpec], device: torch.device) ->
 
 
 def _of_bands(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
-    parts, num_tiles = [], []
+    parts = []
+    num_tiles = []
     for number, spec in enumerate(specs):
         num_rows = mask.seqlen_k if spec.transposed else mask.seqlen_q
         for _ in range(mask.num_groups):
@@ -100,7 +101,10 @@ def _of_bands(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> Ro
 
 
 def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
-    parts, num_tiles, blocks, num_blocks = [], [], [], 0
+    parts = []
+    num_tiles = []
+    blocks = []
+    num_blocks = 0
     for number, spec in enumerate(specs):
         for bounds in grid.k_bounds if spec.transposed else grid.q_bounds:
             count = -(-np.diff(bounds) // spec.tile_m)
@@ -136,15 +140,20 @@ def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Inter
     q0, q1, k0, k1, lo, hi, before = _moved(bands, device).index_select(1, band).unbind(0)
     tile = before + torch.arange(num_slices, device=device)
     part, top, bottom = row_tiles.tiles.index_select(1, tile).unbind(0)
-    row0, row1 = torch.maximum(q0, top) - top, torch.minimum(q1, bottom) - top
+    row0 = torch.maximum(q0, top) - top
+    row1 = torch.minimum(q1, bottom) - top
     origin = tile * stride
-    k0, k1 = k0 + origin, k1 + origin
+    k0 = k0 + origin
+    k1 = k1 + origin
     origin = origin + top
-    lo, hi = lo + origin, hi + origin
+    lo = lo + origin
+    hi = hi + origin
     # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them
     # [inner0, inner1)
-    left, right = torch.maximum(k0, row0 + lo), torch.minimum(k1, row1 + hi)
-    inner0, inner1 = torch.maximum(k0, row1 + lo - 1), torch.minimum(k1, row0 + hi + 1)
+    left = torch.maximum(k0, row0 + lo)
+    right = torch.minimum(k1, row1 + hi)
+    inner0 = torch.maximum(k0, row1 + lo - 1)
+    inner1 = torch.minimum(k1, row0 + hi + 1)
     full = _seen_by_all(
         inner0, torch.maximum(inner0, inner1), row1 - row0, row_tiles.tiles[2] - row_tiles.tiles[1], stride
     )
@@ -164,7 +173,10 @@ def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Inter
 def _bands(mask: Mask, row_tiles: RowTiles) -> tuple[np.ndarray, np.ndarray]:
     """((n, 7), (n,)): bands of all parts, each with its first row tile less those that the bands before it
     meet; how many it meets."""
-    bands, first, count, before = [], [], [], 0
+    bands = []
+    first = []
+    count = []
+    before = 0
     for spec in row_tiles.specs:
         for band in mask.groups:
             band = transpose(band) if spec.transposed else band
@@ -185,12 +197,15 @@ def _seen_by_all(
     tile."""
     position, order = torch.sort(torch.cat([start, end]))
     total = torch.cumsum(torch.cat([num_rows, -num_rows])[order], 0)[:-1]
-    start, end = position[:-1], position[1:]
-    found = torch.nonzero((start < end) & (total == height[start // stride])).squeeze(1)
-    start, end = start[found], end[found]
-    if len(found) > 1:
+    start = position[:-1]
+    end = position[1:]
+    kept = torch.nonzero((start < end) & (total == height[start // stride])).squeeze(1)
+    start = start[kept]
+    end = end[kept]
+    if len(kept) > 1:
         first, last = segments(start[1:] > end[:-1])
-        start, end = start[first], end[last]
+        start = start[first]
+        end = end[last]
     return start, end
 
 

@@ -59,20 +59,17 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
     Args:
         full: (3, F), list, column and number of contiguous full blocks.
     """
-    specs, num_groups = row_tiles.specs, row_tiles.num_groups
-    work_tiles, lists = (
-        _unsplit(row_tiles),
-        _block_lists(full, _narrow_first(row_tiles, partial), len(row_tiles.part_of)),
-    )
+    specs = row_tiles.specs
+    num_groups = row_tiles.num_groups
+    work_tiles = _unsplit(row_tiles)
+    lists = _block_lists(full, _narrow_first(row_tiles, partial), len(row_tiles.part_of))
     length = lists.length if row_tiles.list_of is None else lists.length[row_tiles.list_of]
     # a row tile at least
     lengths = [
         functional.pad(length[rows], (0, 1)) for rows in _rows_of_specs(row_tiles.num_tiles, num_groups)
     ]
-    sums, longest = (
-        torch.stack([some.sum() for some in lengths]),
-        torch.stack([some.max() for some in lengths]),
-    )
+    sums = torch.stack([some.sum() for some in lengths])
+    longest = torch.stack([some.max() for some in lengths])
     sums, longest, first_mask, first_range = _read(
         sums, longest, partial.first, _first_range(work_tiles, lists)
     )
@@ -84,20 +81,22 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
         work_tiles, lists = _split(row_tiles, lists, limits)
         (first_range,) = _read(_first_range(work_tiles, lists))
 
-    table, ranges, found = _sorted(row_tiles, work_tiles, lists), _block_ranges(lists), []
+    table = _sorted(row_tiles, work_tiles, lists)
+    ranges = _block_ranges(lists)
+    schedules = []
     no_waits: dict[str, Any] = {
         "waits": ranges.new_zeros(0, 2),
         "wait_ranges": ranges.new_zeros(num_groups, 0, 2),
     }
-    rows, rows_of_splits = (
-        _rows_of_specs(work_tiles.num_tiles, num_groups),
-        _rows_of_specs(work_tiles.num_splits, num_groups),
-    )
+    rows = _rows_of_specs(work_tiles.num_tiles, num_groups)
+    rows_of_splits = _rows_of_specs(work_tiles.num_splits, num_groups)
     for number, spec in enumerate(specs):
         parts = slice(number * num_groups, (number + 1) * num_groups)
-        mine, start, end = table[rows[number]], first_range[parts.start], first_range[parts.stop]
+        mine = table[rows[number]]
+        start = first_range[parts.start]
+        end = first_range[parts.stop]
         mine[:, FULL_START : PARTIAL_END + 1] -= start
-        found.append(
+        schedules.append(
             TileSchedule(
                 tile_m=spec.tile_m,
                 tile_n=spec.tile_n,
@@ -111,7 +110,7 @@ def schedules_of(row_tiles: RowTiles, full: Tensor, partial: PartialBlocks) -> l
                 **no_waits,
             )
         )
-    return found
+    return schedules
 
 
 def _narrow_first(row_tiles: RowTiles, partial: PartialBlocks) -> Tensor:
@@ -123,9 +122,9 @@ def _narrow_first(row_tiles: RowTiles, partial: PartialBlocks) -> Tensor:
     # columns up to the last one that a row sees
     seen = torch.amax(partial.masks >> 16, 1)[mask + partial.first[number]]
     is_narrow = torch.zeros_like(mask, dtype=torch.bool)
-    for place, spec in enumerate(row_tiles.specs):
+    for index, spec in enumerate(row_tiles.specs):
         if spec.narrow_n:
-            is_narrow |= (number == place) & (seen <= spec.narrow_n)
+            is_narrow |= (number == index) & (seen <= spec.narrow_n)
     order = torch.argsort(list_ * 2 + ~is_narrow, stable=True)
     return torch.cat([partial.blocks, torch.where(is_narrow, mask + 1, 0)[None]]).index_select(1, order)
 
@@ -157,9 +156,11 @@ def _split(row_tiles: RowTiles, lists: BlockLists, limits: list[int]) -> tuple[W
     less."""
     length = lists.length
     num = torch.clamp(-(-length // length.new_tensor(limits)[row_tiles.parts[2][row_tiles.part_of]]), min=1)
-    before, size = prefix_sums(num), -(-length // num)
+    before = prefix_sums(num)
+    size = -(-length // num)
     list_, column, count = lists.full
-    start, size_of = prefix_sums(count)[:-1] - lists.before[1][list_], size[list_]
+    start = prefix_sums(count)[:-1] - lists.before[1][list_]
+    size_of = size[list_]
     split = start // size_of
     num_cuts = (start + count - 1) // size_of - split + 1
 
@@ -261,8 +262,8 @@ def _block_ranges(lists: BlockLists) -> Tensor:
     """(R, 2) int32, as in `TileSchedule`: list by list, full blocks first."""
     ranges = lists.full.new_empty(lists.full.shape[1] + lists.partial.shape[1], 2, dtype=torch.int32)
     for blocks, others in ((lists.full, lists.before[2]), (lists.partial, lists.before[0, 1:])):
-        place = torch.arange(blocks.shape[1], device=blocks.device) + others[blocks[0]]
-        ranges[place] = blocks[1:3].t().to(torch.int32)
+        target = torch.arange(blocks.shape[1], device=blocks.device) + others[blocks[0]]
+        ranges[target] = blocks[1:3].t().to(torch.int32)
     return ranges
 
 

@@ -22,9 +22,11 @@ BLOCKS = ((4, 0.25), (2, 0.5), (1, 1.0))  # calls and seconds that fill a block:
 WITHOUT_RESTS = 4
 FLAT_SHARE = 0.01  # of the median time or clock, between blocks: a step of the SM clock is as large
 # calls that differ by more are flat all the same where so many show no trend at this level
-TREND_LEVEL, FEWEST_FOR_TREND = 0.05, 8
+TREND_LEVEL = 0.05
+FEWEST_FOR_TREND = 8
 # of the cell's timeout: its least warm-up calls, and all its calls, end there
-WARM_SHARE, TIMED_SHARE = 0.25, 0.5
+WARM_SHARE = 0.25
+TIMED_SHARE = 0.5
 
 Stopped = Literal["repeats", "precision", "time"]
 
@@ -68,7 +70,8 @@ class Steadiness:
         block.times_ms.append(time_ms)
         if clock_mhz is not None:
             block.clocks_mhz.append(clock_mhz)
-        calls, seconds = len(block.times_ms), at_s - block.start_s
+        calls = len(block.times_ms)
+        seconds = at_s - block.start_s
         if not any(calls >= least and seconds >= long for least, long in self._fillings):
             return
         self.is_steady = self._last is not None and _agree(self._last, block)
@@ -92,7 +95,8 @@ def _agree(first: _Block, second: _Block) -> bool:
 
 
 def _is_flat(first: list[float], second: list[float]) -> bool:
-    before, after = median(first), median(second)
+    before = median(first)
+    after = median(second)
     if abs(after - before) <= FLAT_SHARE * before:
         return True
     both = first + second
@@ -111,7 +115,8 @@ def least_warm_up_seconds(measure: Measure) -> float:
 
 
 def ended(times_ms: list[float], measure: Measure, *, is_late: bool, is_overdue: bool) -> Stopped | None:
-    """What ends the samples now; None if they go on. All ranks that see the same times get the same answer.
+    """The reason why the samples end now; None if they go on. All ranks that see the same times get the same
+    answer.
 
     Args:
         times_ms: samples so far, in ms; of several ranks the slowest of each iteration.

@@ -21,7 +21,9 @@ L2_FACTOR = 2
 # Before a call the GPU flushes for longer than the host once took to enqueue the call: hosts are not always
 # as quick, and they enqueue the events and the barrier, too. The maximum is for calls that block the host:
 # they would otherwise need more and more flushes.
-LEAD_FACTOR, LEAD_MS, MAX_LEAD_MS = 1.5, 0.2, 15.0
+LEAD_FACTOR = 1.5
+LEAD_MS = 0.2
+MAX_LEAD_MS = 15.0
 # calls that are enqueued behind the one that is waited for: a reading of NVML takes up to a millisecond
 AHEAD = 4
 ENQUEUED = 7  # flushes that are enqueued to find the median time that the host takes for one
@@ -134,7 +136,8 @@ class CudaStopwatch:
     def _between_events(
         self, call: Callable[[], object], beside: Callable[[], object] | None = None
     ) -> float:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         stream = torch.cuda.current_stream(self._device)
         start.record(stream)
         call()
@@ -168,7 +171,8 @@ class CudaStream:
     def next_ms(self, call: Repeated, *, timed: bool) -> float:
         """The time of a call, some calls ago; that many are running behind it."""
         while len(self._started) <= AHEAD:
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
             call.before()
             start.record(self._stream)
             call()
