@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from longca.core.lazy import Offers, offers
 from longca.core.plugin import KINDS, PACKAGE_ROOT, Registry
 
 PACKAGE = PACKAGE_ROOT.name
@@ -32,9 +33,9 @@ class _Text(NamedTuple):
     """One file: a hash of its bytes, and what it names of other files."""
 
     sha256: str
-    modules: tuple[
-        str, ...
-    ]  # imported from the package; also names in modules, and all packages above; none under TYPE_CHECKING
+    modules: tuple[str, ...]
+    """imported from the package; also names in modules and faces, and all packages above; none under
+    TYPE_CHECKING"""
     kinds: tuple[str, ...]  # of plug-ins
 
 
@@ -79,7 +80,8 @@ def package_digest() -> str:
 
 def reached(start: Iterable[Path], follow: Callable[[str], bool] = lambda module: True) -> set[Path]:
     """These files and the package's files that they import, directly or not, with the `__init__` of each
-    package on the way.
+    package on the way. A name from a package's face leads to the module that defines it, not to all that the
+    face offers.
 
     Args:
         follow: says whether a module with this full name counts. One that does not is not followed either.
@@ -93,9 +95,35 @@ def reached(start: Iterable[Path], follow: Callable[[str], bool] = lambda module
             continue
         found.add(path)
         if path.suffix == ".py":
-            names = {*_text(path).modules, *_with_parents(module_name(path) or "")}
+            names = {*imported_modules(path), *_with_parents(module_name(path) or "")}
             waiting += [known[name] for name in names if name in known and follow(name)]
     return found
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Full names of the modules that a file imports from the package, and of all packages above them."""
+    known = modules_of_package()
+    modules: set[str] = set()
+    for name in _text(path).modules:
+        module = name if name in known else definition(*name.rpartition(".")[::2])[0]
+        modules.update(_with_parents(module))
+    return modules & known.keys()
+
+
+def definition(module: str, name: str) -> tuple[str, str]:
+    """The module that defines a name of a module, and the name there: "" where the module itself is meant.
+
+    A name of a package's face is followed to where the face has it from. Names that a module merely imports
+    are not followed.
+    """
+    known = modules_of_package()
+    if f"{module}.{name}" in known:
+        return f"{module}.{name}", ""
+    path = known.get(module)
+    if path is None or path.name != "__init__.py":
+        return module, name
+    origin, attribute = _offers(path, path.stat().st_mtime_ns, module).get(name, (module, name))
+    return definition(origin, attribute) if attribute and origin != module else (origin, attribute)
 
 
 def files_digest(paths: Iterable[Path]) -> str:
@@ -139,6 +167,11 @@ def absolute(module: str, path: Path) -> str:
 @functools.cache
 def _names_of_files() -> dict[Path, str]:
     return {path: name for name, path in modules_of_package().items()}
+
+
+@functools.cache
+def _offers(path: Path, _mtime_ns: int, package: str) -> Offers:
+    return offers(path.read_text(encoding="utf-8"), package)
 
 
 def _text(path: Path) -> _Text:
