@@ -12,17 +12,16 @@ For notebooks and scripts, each loaded at its first use:
 
 from typing import TYPE_CHECKING
 
+from longca.core import VERSION
 from longca.core.lazy import face
-from longca.core.version import VERSION
 
 if TYPE_CHECKING:
-    from longca.cp.public import context_parallel
-    from longca.dispatch.api import attention
-    from longca.lab.advice.ranking import advise
-    from longca.lab.report.decide.choice import choose
+    from longca.cp import context_parallel
+    from longca.dispatch import attention
+    from longca.lab.advice import advise
+    from longca.lab.report.decide import choose
     from longca.lab.store.frame import load
-    from longca.masks.build import build_mask
-    from longca.masks.mask import Mask
+    from longca.masks import Mask, build_mask
 else:
     __getattr__, __dir__ = face(__name__)
 

@@ -192,7 +192,7 @@ def page() -> str:
         "| kind | folder | contract |",
         "|---|---|---|",
     ]
-    from longca.core.plugin import KINDS
+    from longca.core import KINDS
 
     lines += [f"| {kind.name} | `longca/{kind.folder}` | `{kind.contract}` |" for kind in KINDS.values()]
     return "\n".join(lines) + "\n"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from longca.core import KINDS, PACKAGE_ROOT, Registry
 from longca.core.lazy import Offers, offers
-from longca.core.plugin import KINDS, PACKAGE_ROOT, Registry
 
 PACKAGE = PACKAGE_ROOT.name
 IMPORT = re.compile(

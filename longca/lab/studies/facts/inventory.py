@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from longca.core.schema import Count, Frozen
+from longca.core import Count, Frozen
 
 MOST_DISTRIBUTIONS, MOST_OBJECTS, MOST_MODULES = 10_000, 20_000, 1_000
 
