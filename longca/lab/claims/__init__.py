@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.lab.claims import evidence
+    from longca.lab.claims import evidence, pairs
     from longca.lab.claims.by_gpu import judged
     from longca.lab.claims.contract import (
         AS_STUDY,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Verdict,
         Verdicts,
         all_claims,
+        decided,
         summary,
     )
     from longca.lab.claims.rows import STUDY_GPU
@@ -40,7 +41,9 @@ __all__ = [
     "Verdict",
     "Verdicts",
     "all_claims",
+    "decided",
     "evidence",
     "judged",
+    "pairs",
     "summary",
 ]

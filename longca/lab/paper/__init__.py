@@ -6,7 +6,8 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.lab.paper.build import build_paper
+    from longca.lab.paper.contract import Cells, PaperTable
 else:
     __getattr__, __dir__ = face(__name__)
 
-__all__ = ["build_paper"]
+__all__ = ["Cells", "PaperTable", "build_paper"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from longca.lab.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair, relation_of, words_of
     from longca.lab.ranking.repeats import is_told_apart, repeat_pairs
     from longca.lab.ranking.resolution import Resolution, Resolutions, is_plausible
-    from longca.lab.ranking.tally import Tally, WorstShare, num_open, num_played_off, tallies
+    from longca.lab.ranking.tally import Tally, num_open, num_played_off, tallies
 else:
     __getattr__, __dir__ = face(__name__)
 
@@ -36,7 +36,6 @@ __all__ = [
     "Resolutions",
     "Standing",
     "Tally",
-    "WorstShare",
     "compare",
     "competing",
     "is_plausible",

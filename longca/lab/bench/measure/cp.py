@@ -18,8 +18,8 @@ import torch
 from pydantic import TypeAdapter
 
 from longca.core import Registry
+from longca.cp import PreparedStrategy
 from longca.cp.comm.backend import Comm
-from longca.cp.contract import PreparedStrategy
 from longca.kernels import Forward
 from longca.lab.bench.check.judge import Digests, Judge
 from longca.lab.bench.check.oracle import cut, finite

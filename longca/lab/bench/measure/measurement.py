@@ -22,7 +22,7 @@ from longca.lab.studies.record import MaskFacts, Memory, Samples
 from longca.masks import Mask
 
 if TYPE_CHECKING:
-    from longca.cp.contract import PreparedStrategy
+    from longca.cp import PreparedStrategy
     from longca.lab.bench.check.judge import Digests
     from longca.lab.bench.check.oracle import PartResult
     from longca.lab.bench.check.plan import TimedResult
