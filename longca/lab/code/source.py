@@ -37,8 +37,8 @@ class _Text(NamedTuple):
     """imported from the package; also names in modules and faces, and all packages above; none under
     TYPE_CHECKING"""
     whole: tuple[str, ...]
-    """those of them that may be imported as modules, by `import a.b` or `from a import b`. `longca` itself is not
-    among them: a plug-in that imports it would run everything"""
+    """those of them that may be imported as modules, by `import a.b` or `from a import b`. `longca` itself is
+    not among them: a plug-in that imports it would run everything"""
     kinds: tuple[str, ...]  # of plug-ins
 
 
