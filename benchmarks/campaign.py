@@ -25,13 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.renew import Part, rest, run
-from longca.core.errors import UserError, unknown
-from longca.core.units import format_length
-from longca.lab.bench.plan.machine import gpu_machine
-from longca.lab.bench.plan.predict import Prediction, Predictor, playoff_hours
-from longca.lab.store.checks.known import known_cells
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Study, load_study
+from longca.core import UserError, format_length, unknown
+from longca.lab.bench import Prediction, Predictor, gpu_machine, playoff_hours
+from longca.lab.store import known_cells
+from longca.lab.studies import Cell, Study, load_study
 from tools.pages import ROOT, put
 
 PART_MINUTES = 8.5  # of at most 9: a call also measures controls

@@ -60,8 +60,7 @@ def recorded(entered: set[str]) -> Iterator[None]:
 
 def dense_cell() -> set[str]:
     from longca.lab.bench.measure.kernel import measure_kernel
-    from longca.lab.studies.cell import Cell
-    from longca.lab.studies.study import Measure
+    from longca.lab.studies import Cell, Measure
 
     cell = Cell(
         kind="kernel",

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longca.core.errors import UserError, unknown
+from longca.core import UserError, unknown
 from tools.pages import ROOT
 
 FOLDER = ROOT / "results" / "renew"

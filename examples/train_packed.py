@@ -31,9 +31,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import longca
-from longca.core.errors import UserError
-from longca.cp.public import ContextParallel
-from longca.data.sampler import sample_documents
+from longca.core import UserError
+from longca.cp import ContextParallel
+from longca.data import sample_documents
 from longca.masks import Mask, build_mask
 
 MASKS = {  # the masks of the layers, which take turns

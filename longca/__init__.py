@@ -10,40 +10,20 @@ For notebooks and scripts, each loaded at its first use:
     choice = longca.choose("causal", seqlen="32K", gpu="h100")   # the fastest kernels, from records
 """  # noqa: E501
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from longca.core.version import VERSION
+from longca.core import VERSION
+from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.cp.public import context_parallel
-    from longca.dispatch.api import attention
-    from longca.lab.advice.ranking import advise
-    from longca.lab.report.decide.choice import choose
+    from longca.cp import context_parallel
+    from longca.dispatch import attention
+    from longca.lab.advice import advise
+    from longca.lab.report.decide import choose
     from longca.lab.store.frame import load
-    from longca.masks.build import build_mask
-    from longca.masks.mask import Mask
+    from longca.masks import Mask, build_mask
+else:
+    __getattr__, __dir__ = face(__name__)
 
 __version__ = VERSION
 __all__ = ["Mask", "advise", "attention", "build_mask", "choose", "context_parallel", "load"]
-
-_PLACES = {
-    "Mask": "longca.masks.mask",
-    "advise": "longca.lab.advice.ranking",
-    "attention": "longca.dispatch.api",
-    "build_mask": "longca.masks.build",
-    "choose": "longca.lab.report.decide.choice",
-    "context_parallel": "longca.cp.public",
-    "load": "longca.lab.store.frame",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'longca' has no attribute '{name}'")
-    import importlib
-
-    return getattr(importlib.import_module(_PLACES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

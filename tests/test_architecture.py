@@ -101,6 +101,25 @@ def test_a_circle_through_the_whole_packages_file_is_found(tmp_path: Path):
     assert architecture.circles(tmp_path) == {frozenset({"", "face", "page"})}
 
 
+def test_an_import_from_a_face_is_one_of_the_module_that_defines_the_name(tmp_path: Path):
+    face = "if TYPE_CHECKING:\n    from longca.{} import {}\n__all__ = ['{}']\n"
+    for name, text in {
+        "__init__": "",
+        "low/__init__": face.format("low.tiles", "tile", "tile"),
+        "low/tiles": "def tile():\n    from longca.high import page",
+        "low/other": "from longca.high import page",
+        "high/__init__": face.format("high.inner", "page", "page"),
+        "high/inner/__init__": face.format("high.inner.deep", "page", "page"),
+        "high/inner/deep": "from longca.low import tile",
+    }.items():
+        path = tmp_path / "longca" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    package = tmp_path / "longca"
+    assert architecture.imported_modules("low.other", package=package) == {"high.inner.deep"}
+    assert architecture.circles(package) == {frozenset({"low.tiles", "high.inner.deep"})}
+
+
 def test_heavy_libraries_are_imported_inside_functions():
     wrong = []
     for path in MODULES:

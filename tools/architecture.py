@@ -74,7 +74,7 @@ def is_inside(module: str, package: str) -> bool:
 
 @functools.cache
 def imported_modules(module: str, typing: bool = False, package: Path = PACKAGE) -> frozenset[str]:
-    """Modules of longca that one imports.
+    """Modules of longca that one imports. A name from a package's face stands for the module that defines it.
 
     Args:
         typing: those under TYPE_CHECKING count, too.
@@ -84,9 +84,45 @@ def imported_modules(module: str, typing: bool = False, package: Path = PACKAGE)
     for name, _, typing_only in imports(known[module]):
         top, _, inside = name.partition(".")
         if top == PACKAGE.name and (typing or not typing_only):
-            # a name stands for the module that has it
-            imported.add(inside if inside in known else inside.rpartition(".")[0])
+            imported.add(defining_module(inside, package))
     return frozenset(imported & known.keys() - {module})
+
+
+def defining_module(name: str, package: Path = PACKAGE) -> str:
+    """The module that a name stands for: a module itself, or the one that has the name, through faces."""
+    known = modules(package)
+    while name not in known:
+        module, _, attribute = name.rpartition(".")
+        origin = face(module, package).get(attribute) if module in known else None
+        if origin is None:
+            return module
+        name = origin
+    return name
+
+
+@functools.cache
+def face(module: str, package: Path = PACKAGE) -> Mapping[str, str]:
+    """Name that a package offers → the full name that its `__init__` imports for it, without "longca.".
+
+    A module that is no package has no face, and neither has a package without `__all__`.
+    """
+    path = modules(package)[module]
+    if path.name != "__init__.py":
+        return {}
+    tree = parsed(path)
+    offered = {
+        name
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for name in ast.literal_eval(node.value)
+    }
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}".partition(".")[2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{PACKAGE.name}.")
+        for alias in node.names
+        if (alias.asname or alias.name) in offered
+    }
 
 
 def edges() -> dict[str, dict[str, set[str]]]:
@@ -157,7 +193,7 @@ def page() -> str:
         "| kind | folder | contract |",
         "|---|---|---|",
     ]
-    from longca.core.plugin import KINDS
+    from longca.core import KINDS
 
     lines += [f"| {kind.name} | `longca/{kind.folder}` | `{kind.contract}` |" for kind in KINDS.values()]
     return "\n".join(lines) + "\n"

@@ -20,17 +20,14 @@ import yaml
 
 from longca.lab.advice.many_gpus import CLAIMS as PREDICTED
 from longca.lab.archive.packing import BundleFile, pack
-from longca.lab.claims.by_gpu import judged
-from longca.lab.claims.contract import OPEN, Claim, Verdict, Verdicts, all_claims
+from longca.lab.claims import OPEN, STUDY_GPU, Claim, Verdict, Verdicts, all_claims, judged
 from longca.lab.claims.evidence import COLUMNS
 from longca.lab.claims.gaps import run_command
-from longca.lab.claims.rows import STUDY_GPU
-from longca.lab.ranking.resolution import Resolutions
+from longca.lab.ranking import Resolutions
 from longca.lab.store.load import committed, load_columns
 from longca.lab.store.text import number, plural, short_device
+from longca.lab.studies import Selection, load_study
 from longca.lab.studies.checkout import git
-from longca.lab.studies.select import Selection
-from longca.lab.studies.study import load_study
 from tools.pages import ROOT, put
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from longca.lab.bench.measure.environment import cpu_name, num_cores
+from longca.lab.bench import num_cores
+from longca.lab.bench.measure.environment import cpu_name
 from longca.lab.studies.checkout import git
 from tools.pages import ROOT, put
 

@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from longca.core.plugin import Registry
+from longca.core import Registry
 from longca.dispatch.choice import FILE, OWN, TRAINING, head_kind, mask_kind
 from longca.lab.ranking import MeasuredPoint, Measurement, compare, competing, mean_lead
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.ranking.table import points
 from longca.lab.ranking.tally import reason_to_leave_out
 from longca.lab.store.table import RANKED_BY, is_ranked
-from longca.masks import build_mask
-from longca.masks.traits import Traits
+from longca.masks import Traits, build_mask
 from tools.committed import with_playoffs
 from tools.pages import ROOT
 

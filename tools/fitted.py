@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from longca.core.hardware import load_hardware
+from longca.core import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.lab.advice.recorded import MeasuredCell, measured_cells
 from longca.lab.store.load import load
 from longca.lab.studies.fitting import fit_records, has_rests
+from longca.predict import Interval, part_kind
 from longca.predict.fitted import FOLDER, FittedKernels
-from longca.predict.kernel import Interval, part_kind
 from tools.pages import ROOT
 
 RECORDS = {"h100": ("h100-dense", "h100-sparse", "h100-cp"), "h200": ("h200-dense", "h200-sparse", "h200-cp")}

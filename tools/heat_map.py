@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.ranking import Standing, Tally, tallies
 from longca.lab.ranking.sentences import finding_text, protocols_text, share_text
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
@@ -125,7 +125,7 @@ def _marked(text: str, of_kernels: list[Tally]) -> str:
 
 def finding(records: Path = RECORDS) -> Finding:
     """The standings of all kernels that ran with these heads at this length."""
-    from longca.core.plugin import Registry
+    from longca.core import Registry
     from longca.lab.ranking.table import counted, has_rests, standings
     from tools.committed import with_playoffs
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.bench.measure.environment import cpu_name
 from longca.lab.images.image import locate
 from longca.lab.store.text import format_bytes

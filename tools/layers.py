@@ -24,7 +24,7 @@ ops.band                       core masks ops.band
 kernels                        core masks lowering ops
 dispatch                       core masks lowering ops kernels
 predict                        core masks lowering ops.band.tables.backward_rule
-cp
+cp                             core
 cp.comm                        core
 cp.partition                   core masks
 cp.schedule                    core masks cp.partition

@@ -26,7 +26,7 @@ from longca.lab.advice.many_gpus import (
     setting,
     verdicts,
 )
-from longca.lab.report.look.colours import STRATEGIES as COLOURS
+from longca.lab.report.look import STRATEGIES as COLOURS
 from tools.pages import ROOT, put
 
 PAGE = ROOT / "docs/results/h100/prediction.md"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from longca.core.plugin import Registry
-from longca.core.units import format_length
-from longca.lab.report.look.masks import FILE, MaskDrawing, symbol
+from longca.core import Registry, format_length
+from longca.lab.report.look import MaskDrawing
+from longca.lab.report.look.masks import FILE, symbol
 from longca.masks import build_mask
 from longca.masks.picture import FRAME, VISIBLE, outline
 from tools.pages import ROOT, put

@@ -21,18 +21,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from longca.core.errors import UserError
-from longca.core.hardware import Hardware
+from longca.core import Hardware, UserError
+from longca.lab.store import View, replace_file
 from longca.lab.store.beside.repeats import unit_of
 from longca.lab.store.export import export_files
-from longca.lab.store.files import replace_file
 from longca.lab.store.load import Loaded, load
 from longca.lab.store.table import columns, in_order
 from longca.lab.store.text import plural
-from longca.lab.store.view import View
+from longca.lab.studies import Record, load_study
 from longca.lab.studies.playoff.case import case_id
-from longca.lab.studies.record import Record
-from longca.lab.studies.study import load_study
 
 OF_ONE_EVENING = ("unavailable", "error", "timeout")  # another run may well end otherwise
 

@@ -75,13 +75,14 @@ def columns() -> str:
 
 def settings() -> str:
     """docs/reference/settings.md."""
-    from longca.core.plugin import Registry
+    from longca.core import Registry
     from longca.core.reading import LIMITS
-    from longca.lab.studies.config import CONFIG_FILE, NOT_SETTINGS, PREFIX, Config
-    from longca.lab.studies.grid import Grid, Measure
+    from longca.lab.studies import Config, Measure, Study
+    from longca.lab.studies.config import CONFIG_FILE, NOT_SETTINGS, PREFIX
+    from longca.lab.studies.grid import Grid
     from longca.lab.studies.site import PREFIX as SITE_PREFIX
     from longca.lab.studies.site import SBATCH, SITE_FILE, Site
-    from longca.lab.studies.study import STUDIES, Study
+    from longca.lab.studies.study import STUDIES
 
     assert set(OTHER_VARIABLES) >= NOT_SETTINGS
     fields = ("key", "values", "default", "meaning")

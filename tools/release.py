@@ -24,11 +24,11 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.archive import manifest, signature
 from longca.lab.archive.packing import BundleFile, pack
 from longca.lab.archive.releases import SUMS, archive_name
-from longca.lab.store.files import replace_file
+from longca.lab.store import replace_file
 from longca.lab.studies.checkout import git
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,9 +22,9 @@ from math import exp, expm1, log
 from statistics import fmean, median, quantiles
 from typing import Any
 
-from longca.lab.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair
-from longca.lab.ranking.repeats import is_told_apart, share_told_apart
-from longca.lab.ranking.resolution import FILE, LEAST_PAIRS, Resolution, Resolutions, upper_quantile
+from longca.lab.ranking import RELATIONS, WORDS, Relation, RepeatPair, Resolution, Resolutions, is_told_apart
+from longca.lab.ranking.repeats import share_told_apart
+from longca.lab.ranking.resolution import FILE, LEAST_PAIRS, upper_quantile
 from longca.lab.store.text import percent
 from tools.pages import ROOT, put
 
@@ -51,7 +51,8 @@ def _rows() -> Any:
     from longca.lab.ranking.table import COLUMNS
     from longca.lab.store.load import load_columns
     from longca.lab.store.table import RANKED_BY, is_ranked
-    from longca.predict.ways import EARLIER_RECORDS, ran_earlier
+    from longca.predict import ran_earlier
+    from longca.predict.ways import EARLIER_RECORDS
 
     files = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.parquet"))]
     table, problems = load_columns(files, [*dict.fromkeys((*COLUMNS, *RANKED_BY, "git_sha"))])

@@ -4,7 +4,7 @@ of them."""
 import json
 from pathlib import Path
 
-from longca.lab.studies.config import Config
+from longca.lab.studies import Config
 from tools.described import described_schema
 
 TARGET = Path("workflow/schemas/config.schema.json")

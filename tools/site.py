@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from longca.core.plugin import KINDS
+from longca.core import KINDS
 from tools import setup
 from tools.pages import ROOT
 

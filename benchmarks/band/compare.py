@@ -31,16 +31,13 @@ import torch
 from benchmarks.band.tables import ANY_ORDER, MOST_ROUNDS, OURS, Record, beside_best, read, targets, wide
 from benchmarks.common.rounds import in_rounds, iqr, sampler
 from benchmarks.common.text import machine, names
-from longca.core.call import Direction, Scalar
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_heads, parse_length
-from longca.kernels.contract import Prepared, Problem
+from longca.core import Direction, Registry, Scalar, format_length, parse_heads, parse_length
+from longca.kernels import Prepared, Problem
 from longca.lab.bench.check.inputs import DTYPES, Inputs, input_seed, make_inputs
 from longca.lab.bench.check.oracle import Oracle, wrong
 from longca.lab.bench.check.scope import affordable
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.masks import cell_mask
-from longca.masks.mask import Mask
+from longca.lab.studies import Cell, cell_mask
+from longca.masks import Mask
 from tools.table import add_options
 
 STATIC_RIVALS = (ANY_ORDER, "flex", "flex_flash", "cudnn_flex")

@@ -30,14 +30,14 @@ from benchmarks.band.ways import backward, forward, inputs, split_variant
 from benchmarks.common.rounds import MIN_ROUNDS, in_rounds, sampler
 from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import BASELINE, cell_of
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_heads, parse_length
-from longca.cp.contract import HeadStrategy
+from longca.core import Registry, format_length, parse_heads, parse_length
+from longca.cp import HeadStrategy
 from longca.cp.runtime.steps import step_masks
-from longca.kernels.contract import Problem
-from longca.lab.studies.masks import cell_mask
-from longca.masks.mask import Mask
-from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
+from longca.kernels import Problem
+from longca.lab.studies import cell_mask
+from longca.masks import Mask
+from longca.ops.band import AddOrder
+from longca.ops.band.tables.backward_rule import preferred_dq_order
 from tools.table import Table, add_options, read_records, write_records
 
 LENGTHS = (8192, 16384, 32768, 65536, 131072)

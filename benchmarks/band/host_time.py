@@ -24,13 +24,17 @@ from typing import Any
 import torch
 
 from benchmarks.common.text import machine
-from longca.masks import build_mask
+from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
-from longca.masks.mask import Mask
-from longca.ops.band.api import band_attention, band_backward, band_forward, plan_band_attention
+from longca.ops.band import (
+    AddOrder,
+    BandPlan,
+    band_attention,
+    band_backward,
+    band_forward,
+    plan_band_attention,
+)
 from longca.ops.band.config import PORTABLE_TILES, choose_tiles
-from longca.ops.band.plan import BandPlan
-from longca.ops.band.tables.backward_rule import AddOrder
 from tools.table import Table, add_options
 
 COLUMNS = ("kernels", "call", "µs", "least", "kernels started", "TMA descriptors", "torch operations")

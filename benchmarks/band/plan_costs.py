@@ -20,11 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.common.text import machine
 from benchmarks.kernels.masks_512k import DYNAMIC
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_length
+from longca.core import Registry, format_length, parse_length
 from longca.masks import Mask, build_mask
+from longca.ops.band import BandPlan, plan_band_attention
 from longca.ops.band.config import BandKernel
-from longca.ops.band.plan import BandPlan, plan_band_attention
 from longca.ops.band.tables.schedule import NUM_FULL, PARTIAL_END, PARTIAL_START
 from tools.table import Table, add_options
 

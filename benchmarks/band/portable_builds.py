@@ -32,13 +32,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import driver
 
-from longca.masks import Mask, build_mask
+from longca.masks import BlockGrid, Mask, build_mask
 from longca.masks.band import INF, as_bands
-from longca.masks.grid import BlockGrid
-from longca.ops.band import checks
+from longca.ops.band import BandPlan, band_backward, band_forward, checks, plan_band_attention
 from longca.ops.band import plan as band_plan
-from longca.ops.band.api import band_backward, band_forward
-from longca.ops.band.plan import BandPlan, plan_band_attention
 from tools.assembler import assembler_command
 from tools.table import Table, add_options
 

@@ -19,11 +19,11 @@ import torch
 
 from benchmarks.band.compare import Case
 from benchmarks.band.tables import OURS, Record, read
-from longca.core.units import format_length
-from longca.lab.studies.masks import cell_mask
-from longca.masks.mask import Mask
+from longca.core import format_length
+from longca.lab.studies import cell_mask
+from longca.masks import Mask
+from longca.ops.band import plan_band_attention
 from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_FORWARD, BandKernel
-from longca.ops.band.plan import plan_band_attention
 from longca.ops.band.tables.schedule import NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_END, ROW_START
 from tools.table import Table, add_options
 

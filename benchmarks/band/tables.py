@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare, mean_lead
 from tools.table import Table, read_records
 

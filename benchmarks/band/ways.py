@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from longca.masks.mask import Mask
-from longca.ops.band.tables.backward_rule import AddOrder
+from longca.masks import Mask
+from longca.ops.band import AddOrder
 
 TWO_KERNELS = "bwd two dq"
 FUSED = {"bwd": AddOrder.ANY, "bwd from last": AddOrder.FROM_LAST, "bwd from first": AddOrder.FROM_FIRST}
@@ -46,9 +46,9 @@ def split_variant(variant: str) -> tuple[str, dict[str, Any]]:
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask) -> Call:
     """Returns a call of the Hopper kernel that computes (out, LSE)."""
-    from longca.ops.band.api import band_forward
+    from longca.ops.band import band_forward, plan_band_attention
     from longca.ops.band.config import PORTABLE_TILES, SM90_FORWARD, SM90_FORWARD_SHORT_BLOCKS, BandKernel
-    from longca.ops.band.plan import mean_block, plan_band_attention
+    from longca.ops.band.plan import mean_block
 
     short = (mean_block(mask, keys=True) or 128) % 128 != 0
     tiles = PORTABLE_TILES[q.shape[2]] | {
@@ -68,9 +68,8 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask) -> Ca
 
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask) -> Call:
     """Returns a call that computes (dq, dk, dv) in the variant's way, of head dim 128."""
-    from longca.ops.band.api import band_backward
+    from longca.ops.band import band_backward, plan_band_attention
     from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel
-    from longca.ops.band.plan import plan_band_attention
 
     way, fields = split_variant(variant)
     tiles = dict(PORTABLE_TILES[128])

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from longca.core.plugin import PACKAGE_ROOT
-from longca.lab.bench.measure.environment import cpu_name, num_cores
+from longca.core import PACKAGE_ROOT
+from longca.lab.bench import num_cores
+from longca.lab.bench.measure.environment import cpu_name
 from tools.table import Table, add_options
 
 ROOT = PACKAGE_ROOT.parent

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.ranking.table import has_rests
 
 OWN = ("ulysses", "usp", "ring_p2p", "ring_allgather", "loongtrain")

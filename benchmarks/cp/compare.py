@@ -28,18 +28,14 @@ import torch
 
 from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
-from longca.core.call import BACKWARD_FLOPS_RATIO
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_heads, parse_length
+from longca.core import BACKWARD_FLOPS_RATIO, Registry, format_length, parse_heads, parse_length
+from longca.cp import HeadStrategy
 from longca.cp.comm.backend import Comm
-from longca.cp.contract import HeadStrategy
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 from longca.lab.bench.check.inputs import DTYPES, Inputs, make_inputs
 from longca.lab.bench.check.oracle import Oracle, wrong
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.masks import cell_mask
-from longca.masks.build import build_mask
+from longca.lab.studies import Cell, Measure, cell_mask
+from longca.masks import build_mask
 from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document", "full_document", "global_sliding_window")

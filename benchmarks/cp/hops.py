@@ -21,7 +21,7 @@ import torch
 from benchmarks.common.text import machine
 from benchmarks.cp.ranks import add_rank_options, median_ms, run_on_ranks
 from longca.cp.comm.backend import Comm
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Measure
 from tools.table import Table, add_options
 
 MEASURE = Measure.fixed(warmup=3, repeats=20, max_seconds=2.0)

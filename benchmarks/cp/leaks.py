@@ -21,10 +21,9 @@ import torch
 from benchmarks.common.text import machine
 from benchmarks.cp.cells import OWN
 from benchmarks.cp.ranks import TIMEOUT_S, add_rank_options, run_on_ranks
-from longca.core.plugin import Registry
-from longca.core.units import parse_heads, parse_length
+from longca.core import Registry, parse_heads, parse_length
+from longca.cp import ContextParallel, context_parallel
 from longca.cp.comm.backend import Comm
-from longca.cp.public import ContextParallel, context_parallel
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from benchmarks.cp.cells import DIRECTIONS, OWN
 from benchmarks.cp.virtual import NAME
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.ranking.table import has_rests
 from longca.lab.store.load import load
 from longca.lab.store.table import derived

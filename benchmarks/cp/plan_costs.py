@@ -20,14 +20,12 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.common.text import milliseconds
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_length
-from longca.cp.partition.load_balance import make_sharding
+from longca.core import Registry, format_length, parse_length
+from longca.cp.partition import make_sharding
+from longca.cp.schedule import Gather, Ring
 from longca.cp.schedule.cost import UnitCosts
-from longca.cp.schedule.gather import Gather
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.planner import Planner
-from longca.cp.schedule.ring import Ring
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 

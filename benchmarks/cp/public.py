@@ -27,14 +27,12 @@ from benchmarks.common.text import machine
 from benchmarks.cp.cells import DIRECTIONS, OWN
 from benchmarks.cp.compare import cell_of
 from benchmarks.cp.ranks import TIMEOUT_S, add_rank_options, median_ms, run_on_ranks
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_heads, parse_length
+from longca.core import Registry, format_length, parse_heads, parse_length
+from longca.cp import context_parallel
 from longca.cp.comm.backend import Comm
-from longca.cp.public import context_parallel
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 from longca.lab.bench.check.inputs import DTYPES, make_inputs
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.masks import cell_mask
+from longca.lab.studies import Measure, cell_mask
 from tools.table import Table, add_options
 
 MASKS = ("full", "causal", "causal_document")

@@ -16,7 +16,7 @@ import torch
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.process_group import TORCHRUN
 from longca.lab.bench.measure.timer import time_calls
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Measure
 
 TIMEOUT_S = 120.0
 

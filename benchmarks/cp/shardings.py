@@ -21,8 +21,7 @@ from benchmarks.band.step_costs import COSTS, PROCESSORS, counts_of, fit_records
 from benchmarks.band.tables import OURS
 from benchmarks.common.text import milliseconds, names
 from benchmarks.cp.plan_costs import SCHEDULES
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_length
+from longca.core import Registry, format_length, parse_length
 from longca.cp.runtime.steps import step_masks
 from longca.cp.schedule.cost import UnitCosts
 from longca.cp.schedule.plan import Plan

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from longca.cp.partition.heads import RankHeads
     from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
     from longca.cp.schedule.plan import Plan
-    from longca.kernels.contract import Kernel, Problem
-    from longca.lab.studies.grid import Measure
+    from longca.kernels import Kernel, Problem
+    from longca.lab.studies import Measure
 
 Both = tuple[float, float]
 """seconds forward and backward"""

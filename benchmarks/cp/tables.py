@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
 from benchmarks.cp.targets import targets
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from tools.table import Table, add_options

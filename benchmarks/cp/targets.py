@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from benchmarks.cp.cells import DIRECTIONS, OWN, PLAIN, Cells, Run
-from longca.core.units import format_length
+from longca.core import format_length
 from tools.table import Table
 
 COLUMNS = ("target", "wanted", "least", "where", "most", "where", "reached in", "verdict")

@@ -28,17 +28,13 @@ from benchmarks.common.text import machine
 from benchmarks.cp.compare import BASELINE, MASKS, add_chunks, both, cell_of, same_area
 from benchmarks.cp.step_times import Clock
 from benchmarks.cp.virtual_ranks import DIRECTIONS, VirtualRanks
-from longca.core.call import BACKWARD_FLOPS_RATIO
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_heads, parse_length
-from longca.cp.contract import HeadStrategy
-from longca.cp.schedule.links import LinkSpeeds
+from longca.core import BACKWARD_FLOPS_RATIO, Registry, format_length, parse_heads, parse_length
+from longca.cp import HeadStrategy
+from longca.cp.schedule import LinkSpeeds
 from longca.cp.schedule.timeline import rank_times
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 from longca.lab.bench.check.inputs import DTYPES
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.masks import cell_mask
+from longca.lab.studies import Cell, Measure, cell_mask
 from tools.table import Table, add_options, write_records
 
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from longca.cp.schedule import describe_chunks
 from longca.cp.schedule.cost import UnitCosts
-from longca.cp.schedule.head_chunking import describe_chunks
 
 if TYPE_CHECKING:
     from benchmarks.cp.step_times import Clock
+    from longca.cp.schedule import WorkPartition
     from longca.cp.schedule.plan import Plan
-    from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels.contract import Problem
+    from longca.kernels import Problem
 
 FEWEST_RANKS = 2  # timed even if the time is over
 DIRECTIONS = ("fwd", "bwd")

@@ -24,12 +24,10 @@ import torch
 from benchmarks.common.rounds import difference, in_rounds, sampler
 from benchmarks.common.text import machine, milliseconds, names, percent
 from benchmarks.kernels.by_hand import BLOCKS, CAUSAL, Given
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_heads, parse_length
-from longca.kernels.contract import Problem
+from longca.core import Registry, format_length, parse_heads, parse_length
+from longca.kernels import Problem
 from longca.lab.bench.check.inputs import make_inputs
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.masks import cell_mask
+from longca.lab.studies import Cell, cell_mask
 from tools.table import Table, add_options, read_records
 
 NAME = "adapter_cost"

@@ -151,9 +151,9 @@ def flex_flash(given: Given) -> Hand:
 
 
 def flashmask(given: Given) -> Hand:
+    from longca.ops import flashmask_tuning
     from longca.ops.flashmask.backward import backward
     from longca.ops.flashmask.forward import forward, make_mask
-    from longca.ops.tuning import flashmask_tuning
 
     q, k, v, dout = given.laid_out("HTD")
     hidden_from = torch.full((1, given.seqlen, 1), given.seqlen, dtype=torch.int32, device=q.device)
@@ -178,8 +178,7 @@ def vsa(given: Given) -> Hand:
 
 
 def fa2_sparse(given: Given) -> Hand:
-    from longca.ops.fa2_sparse import sparse_backward, sparse_forward
-    from longca.ops.tuning import sparse_tuning
+    from longca.ops import sparse_backward, sparse_forward, sparse_tuning
 
     assert given.visible is not None
     q, k, v, dout = given.laid_out("THD")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.store.load import load
 from longca.lab.store.table import derived
 from tools.table import Table, add_options

@@ -15,15 +15,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_length
-from longca.lowering.attnslice import attn_slices
-from longca.lowering.blocks import block_lists
-from longca.lowering.flashmask import flashmask_columns
+from longca.core import Registry, format_length, parse_length
+from longca.lowering import attn_slices, block_lists, col_tiles, flashmask_columns, row_tiles
 from longca.lowering.flex import block_mask, mask_mod
 from longca.lowering.intervals import col_intervals, row_intervals
 from longca.lowering.ranges import Csr
-from longca.lowering.tiles import Tiles, col_tiles, row_tiles
+from longca.lowering.tiles import Tiles
 from longca.lowering.varlen import varlen
 from longca.masks import Mask, build_mask
 

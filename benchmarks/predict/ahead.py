@@ -20,16 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.cp.forecast import links_of
 from longca.lab.advice.interval import interval_s, with_range
 from longca.lab.advice.option import candidate_of, predict, predict_each
 from longca.lab.advice.question import AdviceQuestion, question_of
 from longca.lab.store.load import load
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.masks import cell_mask, mask_name
-from longca.lab.studies.record import Record
-from longca.lab.studies.study import load_study
+from longca.lab.studies import Cell, Record, cell_mask, load_study, mask_name
 from tools.pages import ROOT
 from tools.table import Table, add_options
 

@@ -14,11 +14,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmarks.common.text import names
-from longca.core.plugin import Registry
-from longca.core.units import format_length, parse_length
-from longca.lab.advice.ranking import advise
+from longca.core import Registry, format_length, parse_length
+from longca.lab.advice import advise
 from longca.lab.store.text import number
-from longca.lab.studies.cell import DRAWS
+from longca.lab.studies import DRAWS
 from longca.masks import build_mask
 from tools.table import Table, add_options
 

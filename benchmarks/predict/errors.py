@@ -30,11 +30,11 @@ from benchmarks.predict.held_out import (
     settings_of,
 )
 from benchmarks.predict.links import fitted_of
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.advice.recorded import OWN, PAPER, MeasuredCell, measured_cells
 from longca.lab.store.load import load
+from longca.predict import Interval
 from longca.predict.fitted import FittedKernels
-from longca.predict.kernel import Interval
 from tools.pages import put
 from tools.table import Table, add_options
 

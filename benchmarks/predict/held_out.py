@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.predict.links import fitted_of, misses, predicted
-from longca.core.hardware import load_hardware
+from longca.core import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
 from longca.lab.advice.recorded import OWN, MeasuredCell
+from longca.lab.studies import Record
 from longca.lab.studies.fitting import has_rests, samples, to_fit, usual_protocol
-from longca.lab.studies.record import Record
 from longca.predict.fit import FEWEST, Sample, fit_forms
 from longca.predict.fitted import FittedKernels
 

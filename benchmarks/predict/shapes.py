@@ -22,8 +22,8 @@ import numpy as np
 
 from longca.lab.advice.option import candidate_of, predict
 from longca.lab.advice.question import question_of
-from longca.lab.published.load import PublishedRate, load_published
-from longca.masks.build import build_mask
+from longca.lab.published import PublishedRate, load_published
+from longca.masks import build_mask
 from tools.table import Table, add_options
 
 SEEDS = tuple(range(8))  # draws of documents; the source has taken the mean over some, too

@@ -11,12 +11,10 @@ from unittest.mock import patch
 
 from longca.lab.bench.measure.environment import cpu_name
 from longca.lab.bench.run.method_version import method_versions
-from longca.lab.store.cells import CellStore
+from longca.lab.store import CellStore
 from longca.lab.store.index import cell_facts
 from longca.lab.store.load import committed, load
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Record
-from longca.lab.studies.study import Study, load_study
+from longca.lab.studies import Cell, Record, Study, load_study
 
 SOURCES = ("h200-dense", "h200-sparse", "h200-cp")  # whose records are taken
 JITTER = 0.02  # of a time, from one cell to the next

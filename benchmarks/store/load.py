@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.store.generate import fill, is_filled, write_study
-from longca.core.plugin import PACKAGE_ROOT
-from longca.lab.bench.measure.environment import cpu_name, num_cores
+from longca.core import PACKAGE_ROOT
+from longca.lab.bench import num_cores
+from longca.lab.bench.measure.environment import cpu_name
 from tools.reliability import load, save
 
 STUDY = "load"

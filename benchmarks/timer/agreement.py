@@ -20,11 +20,11 @@ import torch
 
 from benchmarks.common.rounds import Difference, difference, in_rounds, iqr
 from benchmarks.common.text import machine, milliseconds, names, percent
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.bench.measure.nvml import Gpu, open_gpu
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.bench.measure.timing.stopwatch import L2_FACTOR
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Measure
 from tools.table import Table, add_options
 
 NAME = "timer_agreement"
@@ -189,8 +189,8 @@ def _torch_flash(seqlen: int, device: torch.device) -> tuple[str, Call]:
 
 
 def _flashmask(seqlen: int, device: torch.device) -> tuple[str, Call]:
+    from longca.ops import flashmask_tuning
     from longca.ops.flashmask.forward import forward, make_mask
-    from longca.ops.tuning import flashmask_tuning
 
     q, k, v = _heads(seqlen, device, head_major=True)
     hidden_from = torch.full((1, seqlen, 1), seqlen, dtype=torch.int32, device=device)

@@ -1,1 +1,30 @@
 """Context parallelism: the contract of strategies, communication, and one file for each strategy."""
+
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.cp import forecast, paper_style_forecast, partition, schedule
+    from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S
+    from longca.cp.contract import HeadStrategy, PreparedStrategy, Strategy
+    from longca.cp.kernel_times import DeviceModel
+    from longca.cp.planned import PlannedStrategy
+    from longca.cp.public import ContextParallel, context_parallel
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "ContextParallel",
+    "DeviceModel",
+    "HeadStrategy",
+    "PlannedStrategy",
+    "PreparedStrategy",
+    "Strategy",
+    "context_parallel",
+    "forecast",
+    "paper_style_forecast",
+    "partition",
+    "schedule",
+]

@@ -11,10 +11,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from longca.core.call import Answer, CallSpec, Scalar
-from longca.core.plugin import Plugin
-from longca.core.schema import Frozen, parse
-from longca.kernels.contract import missing_modules
+from longca.core import Answer, CallSpec, Frozen, Plugin, Scalar, parse
+from longca.kernels import missing_modules
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,9 +22,8 @@ if TYPE_CHECKING:
     from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels.contract import Forward, Kernel, Problem
-    from longca.masks.mask import LazyMask, Mask
-    from longca.masks.traits import Traits
+    from longca.kernels import Forward, Kernel, Problem
+    from longca.masks import LazyMask, Mask, Traits
 
 LocalCalls = list[tuple[CallSpec, "Traits"]]
 """kernel calls of ranks, each with the traits of its mask"""

@@ -22,23 +22,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.hardware import load_hardware
+from longca.core import load_hardware
 from longca.cp.kernel_times import DeviceModel, kernels_s
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.links import LinkSpeeds
 from longca.cp.schedule.timeline import PlanTraffic, WorkTimeline
-from longca.predict.call import whole_statistics
+from longca.predict import clock_slowdown, whole_statistics
 from longca.predict.fitted import load_fitted
-from longca.predict.kernel import clock_slowdown
 
 if TYPE_CHECKING:
-    from longca.core.call import CallSpec, Messages
-    from longca.core.hardware import Network
+    from longca.core import CallSpec, Messages, Network
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
     from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels.contract import Kernel
+    from longca.kernels import Kernel
 
 PROFILES: dict[Messages, str] = {
     "nccl": "h200-nccl",

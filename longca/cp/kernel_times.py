@@ -10,16 +10,22 @@ import numpy as np
 from longca.cp.partition.factory import partition_mask
 from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.sharding import StripedSharding
-from longca.predict.call import call_amounts, whole_statistics
-from longca.predict.kernel import even_idle, heads_of_item, part_amounts
-from longca.predict.ways import covers_all, items_of, ways_of_parts
+from longca.predict import (
+    call_amounts,
+    covers_all,
+    even_idle,
+    heads_of_item,
+    items_of,
+    part_amounts,
+    ways_of_parts,
+    whole_statistics,
+)
 
 if TYPE_CHECKING:
-    from longca.core.call import CallSpec
+    from longca.core import CallSpec
     from longca.cp.schedule.plan import Plan
-    from longca.masks.mask import Mask
-    from longca.predict.call import CallModel
-    from longca.predict.kernel import KernelModel
+    from longca.masks import Mask
+    from longca.predict import CallModel, KernelModel
 
 
 @dataclass(frozen=True)

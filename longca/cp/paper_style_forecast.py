@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaddedDocuments, causal_mask, full_mask
 from longca.cp.forecast import SUM_BYTES, CallForecast
 from longca.cp.kernel_times import DeviceModel
 from longca.cp.schedule.links import LinkSpeeds
 from longca.cp.schedule.timeline import RankTimes
-from longca.masks.segments import diagonal_segments
-from longca.predict.call import call_amounts, whole_statistics
+from longca.masks import diagonal_segments
+from longca.predict import call_amounts, whole_statistics
 
 if TYPE_CHECKING:
-    from longca.core.call import CallSpec
-    from longca.masks.mask import Mask
+    from longca.core import CallSpec
+    from longca.masks import Mask
 
 RING = "paper_style_ring"
 GATHER = "paper_style_allgather"

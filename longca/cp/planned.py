@@ -22,10 +22,10 @@ from longca.cp.runtime.steps import active_rows
 from longca.cp.schedule.planner import Planner
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
 from longca.cp.traffic_formula import formula_bytes
-from longca.masks.mask import whole_mask
+from longca.masks import whole_mask
 
 if TYPE_CHECKING:
-    from longca.core.call import Answer, CallSpec
+    from longca.core import Answer, CallSpec
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.plan import Plan, Schedule, Step
     from longca.cp.schedule.planner import ScoredPlan
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.mask import LazyMask, Mask
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import LazyMask, Mask, Traits
 
 GAIN_OF_SCHEDULE = 1.05  # least estimated speed-up over a simpler schedule
 MAX_PROBED = 8  # checked ranks, and checked steps of each rank, evenly spaced

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.cp.api.agreement import Agreement
 from longca.cp.api.checks import check_tensors, check_tokens, row_text
 from longca.cp.api.differentiable import ForwardCall, attend, gather_tokens
@@ -23,8 +23,7 @@ from longca.cp.api.group import join
 from longca.cp.api.planning import MaskPlanner, costs_of, plan_text
 from longca.cp.api.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks import Mask, breaks_graph
 
 if TYPE_CHECKING:
     import torch

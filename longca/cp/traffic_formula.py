@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from longca.cp.partition.mesh import Mesh
 
 if TYPE_CHECKING:
-    from longca.kernels.contract import Problem
+    from longca.kernels import Problem
 
 SUM_BYTES = 4  # of an element of a float32 sum
 

@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from longca.core.errors import UserError
-from longca.core.plugin import Registry, folder_for_new, plugin_folders
+from longca.core import Registry, UserError, folder_for_new, plugin_folders
 from longca.data.corpus import Bin, CorpusFile
 from longca.data.readers import find_files, is_text, read_documents
 

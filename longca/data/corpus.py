@@ -9,10 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from longca.core.errors import UserError
-from longca.core.plugin import Plugin
+from longca.core import Frozen, Plugin, UserError, parse
 from longca.core.reading import CORPUS, JsonError, read_file, read_json
-from longca.core.schema import Frozen, parse
 
 # tokens of a document, and documents of a bin: beyond realistic values, and small enough for sums in int64
 MOST = 1 << 40

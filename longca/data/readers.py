@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import UserError, missing, unknown
+from longca.core import UserError, missing, unknown
 from longca.core.reading import DOCUMENT, UNPACKED
 
 JSON_LINES = (".jsonl", ".ndjson")

@@ -8,8 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from longca.core.errors import UserError
-from longca.core.plugin import Registry
+from longca.core import Registry, UserError
 from longca.core.reading import DOCUMENTS
 from longca.data.corpus import Corpus
 

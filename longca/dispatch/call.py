@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from longca.core.errors import UserError
-from longca.core.plugin import Registry
+from longca.core import Registry, UserError
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.blockwise import blockwise_attention
 from longca.dispatch.choice import OWN, REFERENCE, cannot, choose
-from longca.kernels.contract import Kernel, Prepared, Problem
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.kernels import Kernel, Prepared, Problem
+from longca.masks import Mask, breaks_graph
 
 
 def attend(
@@ -85,8 +83,7 @@ def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministi
 def _by_band(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool
 ) -> tuple[Tensor, ...]:
-    from longca.ops.band.api import band_attention
-    from longca.ops.band.checks import unusable
+    from longca.ops.band import band_attention, unusable
 
     q, k, v = (
         x

@@ -10,12 +10,11 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import AS_RELEASED
-from longca.core.plugin import Registry
+from longca.core import AS_RELEASED, Registry
 
 if TYPE_CHECKING:
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import Traits
 
 FILE = Path(__file__).parent / "fastest.json"
 OWN = "band"  # runs every mask; other kernels are compared with it

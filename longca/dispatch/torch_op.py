@@ -16,16 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longca.core.errors import UserError
-from longca.core.plugin import Registry
+from longca.core import Registry, UserError
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.blockwise import blockwise_attention, blockwise_gradients
 from longca.dispatch.choice import OWN, cannot
-from longca.kernels.contract import Problem
-from longca.masks.mask import Mask
+from longca.kernels import Problem
+from longca.masks import Mask
 
 if TYPE_CHECKING:
-    from longca.ops.band.plan import BandPlan
+    from longca.ops.band import BandPlan
 
 COLUMNS = 8  # of a table
 MOST_KEPT = 64  # masks whose plans are kept for further calls, by their tables
@@ -97,7 +96,7 @@ def masked_attention_op(
             if plan is None:
                 results.append(blockwise_attention(one_q, one_k, one_v, mask, scale))
             else:
-                from longca.ops.band.api import band_forward
+                from longca.ops.band import band_forward
 
                 results.append(
                     band_forward(one_q.contiguous(), one_k.contiguous(), one_v.contiguous(), plan, scale)
@@ -191,7 +190,7 @@ def _band_plan(mask: Mask, q: Tensor, k: Tensor) -> BandPlan | None:
         if cannot(Registry("kernel").load(OWN), problem, return_lse=True, deterministic=True) is not None:
             mask.kept[key] = None
         else:
-            from longca.ops.band.plan import plan_band_attention
+            from longca.ops.band import plan_band_attention
 
             num_q_heads, num_kv_heads, head_dim = heads
             mask.kept[key] = plan_band_attention(
@@ -206,7 +205,7 @@ def _band_plan(mask: Mask, q: Tensor, k: Tensor) -> BandPlan | None:
 def _band_gradients(
     entry: Sequence[Tensor], dout: Tensor | None, dlse: Tensor | None, plan: BandPlan, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from longca.ops.band.api import band_backward
+    from longca.ops.band import band_backward
 
     q, k, v, out, lse = (x.contiguous() for x in entry)
     dout = torch.zeros_like(out) if dout is None else dout.to(q.dtype).contiguous()

@@ -1,1 +1,20 @@
 """The contract of kernels, shared code, and one file for each kernel."""
+
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.kernels.contract import (
+        UNIT_ROWS,
+        Contribution,
+        Forward,
+        Kernel,
+        Prepared,
+        Problem,
+        missing_modules,
+    )
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = ["UNIT_ROWS", "Contribution", "Forward", "Kernel", "Prepared", "Problem", "missing_modules"]

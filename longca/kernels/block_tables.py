@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.lowering.blocks import block_lists
-from longca.masks.grid import BlockGrid
-from longca.masks.mask import Mask
+from longca.lowering import block_lists
+from longca.masks import BlockGrid, Mask
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from longca.core.call import Answer, CallSpec, Dtype, Work
-from longca.core.plugin import Plugin
+from longca.core import Answer, CallSpec, Dtype, Plugin, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from longca.masks.mask import Mask
-    from longca.masks.traits import Traits
+    from longca.masks import Mask, Traits
 
 UNIT_ROWS = 128  # granularity of the rows of a `Contribution`
 

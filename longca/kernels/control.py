@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec, Work
+from longca.core import CallSpec, Work
 from longca.kernels.contract import Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class Control(Kernel):

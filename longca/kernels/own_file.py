@@ -27,14 +27,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.call import CallSpec
-from longca.core.plugin import refused_signature
+from longca.core import CallSpec, refused_signature
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 LAYOUTS = ("BHTD", "BTHD", "HTD", "THD")
 CALLS = {

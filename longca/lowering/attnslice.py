@@ -2,9 +2,8 @@
 
 import numpy as np
 
+from longca.masks import AttnSlices, Mask, SliceType
 from longca.masks.band import HI, INF, K0, K1, LO
-from longca.masks.forms import AttnSlices, SliceType
-from longca.masks.mask import Mask
 
 
 def attn_slices(mask: Mask, group: int | None = None) -> AttnSlices:

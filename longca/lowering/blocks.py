@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.masks.forms import BlockMap
-from longca.masks.mask import Mask
+from longca.masks import BlockMap, Mask
 
 if TYPE_CHECKING:
     import torch

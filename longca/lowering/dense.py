@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from longca.lowering.blocks import block_of
 from longca.lowering.device import usable_device
 from longca.lowering.intervals import row_intervals
-from longca.masks.mask import Mask
+from longca.masks import Mask
 
 if TYPE_CHECKING:
     import torch

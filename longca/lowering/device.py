@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 
 if TYPE_CHECKING:
     import torch

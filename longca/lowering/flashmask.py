@@ -4,8 +4,7 @@ import numpy as np
 
 from longca.lowering.intervals import col_intervals
 from longca.lowering.ranges import fill
-from longca.masks.forms import FlashMaskColumns
-from longca.masks.mask import Mask
+from longca.masks import FlashMaskColumns, Mask
 
 
 def flashmask_columns(mask: Mask) -> FlashMaskColumns:

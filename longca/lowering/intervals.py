@@ -4,8 +4,8 @@ sorted ranges."""
 import numpy as np
 
 from longca.lowering.ranges import fill, runs, turned
+from longca.masks import Mask
 from longca.masks.band import spread, transpose
-from longca.masks.mask import Mask
 
 
 def row_intervals(mask: Mask, group: int = 0) -> np.ndarray:

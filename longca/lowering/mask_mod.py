@@ -9,8 +9,8 @@ import numpy as np
 
 from longca.lowering.blocks import block_of
 from longca.lowering.intervals import row_intervals
+from longca.masks import Mask
 from longca.masks.band import INF
-from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from longca.lowering.ranges import Csr, Runs, runs, turned
+from longca.masks import Mask
 from longca.masks.band import HI, K0, K1, LO, Q0, Q1, areas, spread, transpose
-from longca.masks.mask import Mask
 
 
 @dataclass(frozen=True, eq=False)

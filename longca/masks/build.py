@@ -7,11 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from longca.core.call import MOST_TOKENS, Scalar
-from longca.core.errors import UserError
-from longca.core.plugin import Registry
-from longca.core.schema import Frozen
-from longca.core.units import parse_length
+from longca.core import MOST_TOKENS, Frozen, Registry, Scalar, UserError, parse_length
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.graph_break import breaks_graph
@@ -133,7 +129,7 @@ class MaskBuilder:
         return self._patterns[name]
 
     def _drawn(self, corpus: str, seqlen: int, seed: int, *, compat: bool) -> np.ndarray:
-        from longca.data.sampler import sample_documents
+        from longca.data import sample_documents
 
         key = corpus, seqlen, seed, compat
         if key not in self._documents:

@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from longca.core.plugin import Plugin
-from longca.core.schema import Frozen, parse
+from longca.core import Frozen, Plugin, parse
 from longca.masks.mask import Mask
 
 

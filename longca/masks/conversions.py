@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from longca.core.errors import UserError
-from longca.core.units import parse_length
+from longca.core import UserError, parse_length
 from longca.masks import band, forms
 from longca.masks.graph_break import methods_break_graph
 from longca.masks.grid import BlockGrid

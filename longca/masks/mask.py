@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from longca.core.call import MOST_TOKENS, Scalar
+from longca.core import MOST_TOKENS, Scalar
 from longca.masks import band
 from longca.masks.conversions import Conversions
 from longca.masks.graph_break import methods_break_graph

@@ -3,7 +3,7 @@ drawn."""
 
 from dataclasses import dataclass
 
-from longca.core.call import Scalar
+from longca.core import Scalar
 
 
 @dataclass(frozen=True)

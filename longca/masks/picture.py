@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.core.plugin import Registry
-from longca.core.units import format_length
+from longca.core import Registry, format_length
 from longca.masks import band
 from longca.masks.band import K0, K1, Q0, Q1
 from longca.masks.grid import BlockGrid

@@ -13,7 +13,7 @@ from longca.predict.ways import covers_all, items_of, way_of
 if TYPE_CHECKING:
     import numpy as np
 
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
     from longca.predict.tile_statistics import TileShape, TileStatistics
 
 

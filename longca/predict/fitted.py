@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.predict.call import CallModel
 from longca.predict.kernel import Interval, KernelModel, form_labels, widest
 from longca.predict.tile_statistics import TileShape
 
 if TYPE_CHECKING:
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 FOLDER = Path(__file__).parent / "models"
 REFERENCE = FOLDER / "h200.json"  # has the most kernels: predictions for other GPUs are scaled from it

@@ -26,7 +26,7 @@ from longca.predict.tile_statistics import PROGRAMS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
     from longca.predict.tile_statistics import TileShape, TileStatistics
     from longca.predict.ways import Items
 

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.lowering.tiles import col_tiles, row_tiles
-from longca.masks import band
-from longca.masks.mask import Mask
+from longca.lowering import col_tiles, row_tiles
+from longca.masks import Mask, band
 
 if TYPE_CHECKING:
-    from longca.lowering.ranges import Runs
+    from longca.lowering import Runs
 
 MOST_GROUPS = 2
 MOST_ROWS = 1 << 19  # counted queries

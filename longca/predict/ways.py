@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.ops.band.tables.backward_rule import AddOrder, orders_of_parts
+from longca.ops.band import AddOrder, orders_of_parts
 
 if TYPE_CHECKING:
-    from longca.masks.mask import Mask
-    from longca.masks.traits import Traits
+    from longca.masks import Mask, Traits
 
 TWO_KERNELS = "two kernels"
 FROM_LAST = "one pass from the last row"

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from longca.core.errors import UserError
-from longca.cp.public import ContextParallel
+from longca.core import UserError
+from longca.cp import ContextParallel
 
 
 class LayerContext:

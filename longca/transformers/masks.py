@@ -18,11 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.dispatch.torch_op import COLUMNS, mask_table
-from longca.masks import band
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks import Mask, band, breaks_graph
 
 MOST_PAIRS = 1 << 28  # of a mask whose function is evaluated for each pair
 MODULE = "transformers.masking_utils"

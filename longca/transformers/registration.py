@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 
-from longca.core.errors import UserError
+from longca.core import UserError
 
 NAME = "longca"
 OLDEST = (5, 20)

@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longca.core.errors import UserError
-from longca.cp.public import DEFAULT_TIMEOUT_S, ContextParallel, context_parallel
+from longca.core import UserError
+from longca.cp import DEFAULT_TIMEOUT_S, ContextParallel, context_parallel
 from longca.dispatch.torch_op import masks_of_table
-from longca.masks import band
-from longca.masks.mask import Mask
+from longca.masks import Mask, band
 from longca.transformers.attention import CONTEXT, MARKER, documents_only
 from longca.transformers.gradients import GradientSum, join_backward, summed
 from longca.transformers.layers import LayerContext

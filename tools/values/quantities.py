@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import load_study
+from longca.lab.studies import Cell, load_study
 from tools.pages import ROOT
 from tools.table import read_records
 from tools.values.figures import Block, Figures, Span, block
@@ -295,7 +294,7 @@ def _cells_of(study: str) -> list[Cell]:
 @cache
 def names() -> dict[str, Any]:
     """All that an expression may name."""
-    from longca.core.plugin import Registry
+    from longca.core import Registry
 
     def count(kind: str) -> int:
         return len(Registry(kind).names())

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from longca.core.errors import UserError, shortened
+from longca.core import UserError, shortened
 from longca.cp.api.shard_calls import difference_of_shards
 
 PART_LENGTHS = (800, 250, 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.cp.api.request import DTYPES
 
 if TYPE_CHECKING:

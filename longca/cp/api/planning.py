@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.cp.api.group import all_or_none
 from longca.cp.api.request import AUTO
 from longca.cp.comm.buffers import ReceiveBuffers
@@ -35,15 +35,15 @@ from longca.cp.schedule.timeline import estimated_s
 if TYPE_CHECKING:
     import torch
 
-    from longca.core.call import Scalar
+    from longca.core import Scalar
     from longca.cp.api.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import CommStream
     from longca.cp.contract import HeadStrategy, PreparedStrategy
     from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.mask import Mask
+    from longca.kernels import Kernel, Problem
+    from longca.masks import Mask
 
 MAX_KEPT = 4  # plans of different masks; each holds the tables of its kernels
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"  # torchrun's name for the ranks of a machine
@@ -148,7 +148,7 @@ class MaskPlanner:
     def _prepare(self, choice: _Choice, masks: Sequence[Mask], comm: Any, start_s: float) -> MaskPlan:
         import torch
 
-        from longca.ops.transfer import on_device
+        from longca.ops import on_device
 
         prepared = tuple(
             choice.strategy.prepare_work(self._request.problem(mask), self._kernel, comm, work, 0.0)

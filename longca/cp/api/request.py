@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from longca.core.call import Scalar
-from longca.core.errors import UserError, whole_number
-from longca.core.plugin import Registry
+from longca.core import Registry, Scalar, UserError, whole_number
 from longca.cp.api.group import all_or_none
 from longca.cp.contract import HeadStrategy
-from longca.kernels.contract import Problem
-from longca.masks.mask import Mask
+from longca.kernels import Problem
+from longca.masks import Mask
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.core.call import CallSpec, Messages
+    from longca.core import CallSpec, Messages
     from longca.cp.comm.backend import Comm
-    from longca.kernels.contract import Kernel
+    from longca.kernels import Kernel
 
 AUTO = "auto"
 KERNELS = ("band", "naive")

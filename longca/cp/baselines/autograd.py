@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.cp.contract import PreparedStrategy
-from longca.kernels.contract import Forward
+from longca.kernels import Forward
 
 if TYPE_CHECKING:
     import torch

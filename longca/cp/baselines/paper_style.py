@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.call import Answer, CallSpec
+from longca.core import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.kernel_call import LocalCall
-from longca.masks import band
+from longca.masks import LazyMask, Mask, band, diagonal_segments
 from longca.masks.band import spread
-from longca.masks.mask import LazyMask, Mask
-from longca.masks.segments import diagonal_segments
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import Traits
 
 FULL = (-1, -1)
 CAUSAL = (-1, 0)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from longca.core.host import boot_id
+from longca.core import boot_id
 from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
 from longca.cp.comm.p2p import CommStream
 from longca.cp.comm.process_group import WorldGroup
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.core.call import Messages
+    from longca.core import Messages
 
 TRIAL_SECONDS = 20.0
 POLL_SECONDS = 0.01

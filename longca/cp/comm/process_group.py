@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.cp.comm.interface import gloo_interface, local_store
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from longca.core.host import boot_id
+from longca.core import boot_id
 
 if TYPE_CHECKING:
     from longca.cp.comm.process_group import WorldGroup

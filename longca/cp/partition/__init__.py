@@ -1,2 +1,14 @@
 """Partitioning: the tokens and heads of each rank, and the mask between the queries of one rank and the keys
 of another. Pure numpy."""
+
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.cp.partition.load_balance import contiguous, make_sharding
+    from longca.cp.partition.mesh import RANKS_PER_NODE, Mesh, head_groups
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = ["RANKS_PER_NODE", "Mesh", "contiguous", "head_groups", "make_sharding"]

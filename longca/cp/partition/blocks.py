@@ -10,8 +10,7 @@ import numpy as np
 
 from longca.cp.partition.mask_partition import MaskPartition
 from longca.cp.partition.sharding import Sharding, StripedSharding, TokenRanges
-from longca.masks.grid import BlockGrid
-from longca.masks.mask import Mask
+from longca.masks import BlockGrid, Mask
 
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KvRange

@@ -33,8 +33,8 @@ from longca.cp.partition.mask_partition import (
     tagged_bands,
 )
 from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, TokenRanges, by_rank
+from longca.masks import Mask
 from longca.masks.band import HI, INF, LO, Q0, Q1, areas, spread, tight
-from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KvRange

@@ -20,8 +20,8 @@ import heapq
 import numpy as np
 
 from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, even_lengths
+from longca.masks import Mask
 from longca.masks.band import Q0, Q1, areas, spread
-from longca.masks.mask import Mask
 
 CANDIDATES = (
     "contiguous",

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longca.cp.partition.sharding import Sharding, TokenRanges
+from longca.masks import Mask
 from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1
-from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     KvRange = tuple[int, int, int]

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.kernels.contract import UNIT_ROWS, Contribution
+from longca.kernels import UNIT_ROWS, Contribution
+from longca.masks import Mask
 from longca.masks.band import Q0, Q1
-from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.runtime.kernel_call import Given, LocalCall
-    from longca.kernels.contract import Forward
+    from longca.kernels import Forward
 
 
 def no_keys(q_LHD: torch.Tensor, dtype: torch.dtype | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,7 +55,7 @@ def merge(
     import torch
 
     if out_LHD.is_cuda:
-        from longca.ops.merge import merge_parts
+        from longca.ops import merge_parts
 
         merge_parts(out_LHD, lse_LH, part_LHD, part_lse_LH)
         return

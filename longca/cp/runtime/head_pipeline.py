@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from longca.cp.runtime.head_exchange import HeadExchange, HeadGather
-from longca.kernels.contract import Forward
+from longca.kernels import Forward
 
 if TYPE_CHECKING:
     import torch

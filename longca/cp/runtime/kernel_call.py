@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem
+    from longca.kernels import Contribution, Forward, Kernel, Prepared, Problem
 
     Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
     """(q, k, v, out, LSE, dout)"""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from longca.cp.runtime.dkv_reduce import DkvReduce
 from longca.cp.runtime.kv_exchange import KvExchange
 from longca.cp.runtime.steps import LocalSteps
-from longca.kernels.contract import Forward
+from longca.kernels import Forward
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.buffers import ReceiveBuffers
     from longca.cp.schedule.plan import Plan
-    from longca.kernels.contract import Kernel, Problem
+    from longca.kernels import Kernel, Problem
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -23,7 +23,7 @@ from longca.cp.runtime.kernel_call import sum_of_costs
 from longca.cp.runtime.plan_attention import PlanAttention
 from longca.cp.schedule.head_chunking import describe_chunks
 from longca.cp.traffic_formula import formula_bytes
-from longca.kernels.contract import Forward
+from longca.kernels import Forward
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.partition.heads import RankHeads
     from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels.contract import Kernel, Prepared, Problem
+    from longca.kernels import Kernel, Prepared, Problem
 
 
 class PreparedPlan(PreparedStrategy):
@@ -192,7 +192,7 @@ class HeadCall:
     def __init__(self, prepared: Prepared, heads: RankHeads) -> None:
         import torch
 
-        from longca.ops.transfer import on_device
+        from longca.ops import on_device
 
         self.prepared = prepared
         self._num_kv_heads = len(heads.kv)

@@ -13,15 +13,15 @@ import numpy as np
 
 from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator, contributions_of
 from longca.cp.runtime.kernel_call import LocalCall
-from longca.kernels.contract import UNIT_ROWS
+from longca.kernels import UNIT_ROWS
 from longca.masks.band import Q0, Q1
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.schedule.plan import Plan, Step
-    from longca.kernels.contract import Contribution, Kernel, Problem
-    from longca.masks.mask import Mask
+    from longca.kernels import Contribution, Kernel, Problem
+    from longca.masks import Mask
 
 
 @dataclass(frozen=True)

@@ -1,2 +1,33 @@
 """Schedules: the kernel calls and transfers of each rank, step by step, their buffers, and their estimated
 cost. Pure numpy."""
+
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.cp.schedule.gather import Gather
+    from longca.cp.schedule.head_chunking import describe_chunks
+    from longca.cp.schedule.links import LinkSpeeds
+    from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
+    from longca.cp.schedule.plan import Schedule
+    from longca.cp.schedule.ring import Ring
+    from longca.cp.schedule.timeline import RankTimes
+    from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = [
+    "Gather",
+    "LinkSpeeds",
+    "PairTraffic",
+    "RankTimes",
+    "Ring",
+    "Schedule",
+    "WorkPartition",
+    "describe_chunks",
+    "leaves_node",
+    "partition_heads",
+    "partition_on",
+    "swapped",
+]

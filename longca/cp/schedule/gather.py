@@ -26,7 +26,7 @@ from longca.cp.schedule.plan import Plan, StepMessages, Transfer
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KvRange
     from longca.cp.partition.sharding import Sharding
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
 
 
 @dataclass(frozen=True)

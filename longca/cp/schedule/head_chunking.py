@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise, zip_longest
 
-from longca.core.call import BACKWARD_FLOPS_RATIO, CallSpec
+from longca.core import BACKWARD_FLOPS_RATIO, CallSpec
 from longca.cp.partition.heads import HeadPlan, RankHeads, share_of
 from longca.cp.schedule.cost import CALL_S, INTRA_NODE_BYTES_PER_S, MESSAGE_S, head_pipeline
 

@@ -20,7 +20,7 @@ from longca.cp.schedule.timeline import PlanTraffic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from longca.core.call import CallSpec
+    from longca.core import CallSpec
     from longca.cp.schedule.plan import Plan
 
 

@@ -43,8 +43,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from longca.cp.partition.mask_partition import MaskPartition
-from longca.masks import band
-from longca.masks.mask import Mask
+from longca.masks import Mask, band
 
 if TYPE_CHECKING:
     from longca.cp.partition.mask_partition import KvRange

@@ -12,7 +12,7 @@ from longca.cp.partition.mask_partition import MaskPartition
 from longca.cp.partition.sharding import Sharding
 from longca.cp.schedule.cost import PlanCost, UnitCosts, cost_of, costs_of
 from longca.cp.schedule.plan import Plan, Schedule
-from longca.masks.mask import Mask
+from longca.masks import Mask
 
 BEST = "best"  # instead of a sharding's name: the cheapest of the candidates
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.call import BACKWARD_FLOPS_RATIO
+from longca.core import BACKWARD_FLOPS_RATIO
 from longca.cp.schedule.buffer_schedule import BufferSchedule
 from longca.cp.schedule.cost import UnitCosts, head_pipeline
 from longca.cp.schedule.head_chunking import received_head_bytes
@@ -32,7 +32,7 @@ from longca.cp.schedule.links import FREE, LinkSpeeds
 from longca.cp.schedule.plan import Plan, StepMessages
 
 if TYPE_CHECKING:
-    from longca.core.call import CallSpec
+    from longca.core import CallSpec
     from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.work_partition import WorkPartition
 

@@ -20,9 +20,9 @@ from longca.cp.schedule.head_chunking import (
 )
 
 if TYPE_CHECKING:
-    from longca.core.call import CallSpec
+    from longca.core import CallSpec
     from longca.cp.schedule.plan import Plan
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
 
 
 @dataclass(frozen=True)

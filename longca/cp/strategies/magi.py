@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
-from longca.lowering.attnslice import attn_slices
+from longca.lowering import attn_slices
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import Traits
 
 PACKAGE = "magi_attention"
 # largest chunk in tokens, and least number of chunks of a rank, for balanced areas

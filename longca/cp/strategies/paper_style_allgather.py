@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.cp.baselines.collectives import all_gather, reduce_scatter
 from longca.cp.baselines.paper_style import (
     CAUSAL,
@@ -26,15 +26,15 @@ from longca.cp.baselines.paper_style import (
     rectangle,
 )
 from longca.cp.runtime.kernel_call import LocalCall
-from longca.kernels.contract import Forward
+from longca.kernels import Forward
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import Traits
 
 
 class PaperStyleAllgather(PaperStyle):

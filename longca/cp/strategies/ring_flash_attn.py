@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import Traits
 
 PACKAGE = "ring_flash_attn"
 FULL = (-1, -1)

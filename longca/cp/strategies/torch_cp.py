@@ -13,20 +13,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.call import Answer, CallSpec
+from longca.core import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.load_balance import contiguous, zigzag
 from longca.cp.traffic_formula import summing_ring_bytes
-from longca.kernels.contract import Forward
+from longca.kernels import Forward
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.mask import LazyMask, Mask
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import LazyMask, Mask, Traits
 
 SEQUENCE_DIM = 2
 

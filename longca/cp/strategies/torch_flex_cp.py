@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import Traits
 
 BLOCK = 128  # of torch's block masks
 

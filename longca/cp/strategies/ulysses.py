@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.heads import plan_heads
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from longca.cp.partition.sharding import Sharding
     from longca.cp.runtime.prepared import PreparedHeads
     from longca.cp.schedule.head_chunking import ChunkWeights
-    from longca.kernels.contract import Kernel, Problem
-    from longca.masks.mask import Mask
-    from longca.masks.traits import Traits
+    from longca.kernels import Kernel, Problem
+    from longca.masks import Mask, Traits
 
 
 class Ulysses(HeadStrategy):

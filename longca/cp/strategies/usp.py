@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from longca.core.schema import Frozen
+from longca.core import Frozen
 from longca.cp.partition.mesh import Mesh, head_groups, hybrid
 from longca.cp.planned import PlannedStrategy
 from longca.cp.schedule.ring import Ring

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.backends.fa3 import Fa3, Fa3Prepared
 from longca.kernels.contract import Forward, Prepared, Problem
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class AsReleasedFa3(Fa3):

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.backends.sdpa import Sdpa, SdpaPrepared
 from longca.kernels.contract import Problem
 
 if TYPE_CHECKING:
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class AsReleasedSdpa(Sdpa):

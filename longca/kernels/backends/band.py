@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.masks.traits import Traits
-    from longca.ops.band.plan import BandPlan
+    from longca.masks import Traits
+    from longca.ops.band import BandPlan
 
 HEAD_DIMS = (64, 128)
 
@@ -34,7 +34,7 @@ class Band(Kernel):
     deterministic = True
 
     def available(self, device_type: str) -> str | None:
-        from longca.ops.band.versions import unusable_triton
+        from longca.ops.band import unusable_triton
 
         return missing_for_triton(self.needs, device_type) or unusable_triton()
 
@@ -55,7 +55,7 @@ class BandPrepared(Prepared):
     """Layout T × heads × D; LSE (T, H)."""
 
     def __init__(self, problem: Problem, *, deterministic: bool = True) -> None:
-        from longca.ops.band.launcher import unknown_launchers
+        from longca.ops.band import unknown_launchers
 
         super().__init__(problem)
         self.deterministic = deterministic
@@ -70,7 +70,7 @@ class BandPrepared(Prepared):
 
     def _plan(self) -> float:
         """Make the plan and return the time that it took, in ms."""
-        from longca.ops.band.api import plan_band_attention
+        from longca.ops.band import plan_band_attention
 
         problem = self.problem
         self._wait()
@@ -95,7 +95,7 @@ class BandPrepared(Prepared):
         return x_THD.contiguous()
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        from longca.ops.band.api import band_forward
+        from longca.ops.band import band_forward
 
         out, lse = band_forward(q, k, v, self.plan, self.problem.scale)
         return Forward(out, lse, saved=(q, k, v) if self.problem.needs_backward else None)
@@ -110,7 +110,7 @@ class BandPrepared(Prepared):
         out: torch.Tensor,
         contributions: Sequence[Contribution],
     ) -> None:
-        from longca.ops.band.api import band_forward
+        from longca.ops.band import band_forward
 
         for part in contributions:
             band_forward(
@@ -137,7 +137,7 @@ class BandPrepared(Prepared):
         Args:
             lse: (T, H) float32, natural log.
         """
-        from longca.ops.band.api import band_backward
+        from longca.ops.band import band_backward
 
         return band_backward(q, k, v, out, lse, dout, self.plan, self.problem.scale)
 
@@ -153,7 +153,7 @@ class BandPrepared(Prepared):
         dq: torch.Tensor,
         contributions: Sequence[Contribution],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        from longca.ops.band.api import band_backward_onto
+        from longca.ops.band import band_backward_onto
 
         parts = [
             (self._plan_of(part), None if part.is_first else total, dq if part.is_last else total)
@@ -162,7 +162,7 @@ class BandPrepared(Prepared):
         return band_backward_onto(q, k, v, out, lse, dout, self.plan, parts, self.problem.scale)
 
     def expect(self, contributions: Sequence[Contribution]) -> None:
-        from longca.ops.band.plan import bytes_of, of_rows
+        from longca.ops.band import bytes_of, of_rows
 
         self._wait()
         start = time.perf_counter()

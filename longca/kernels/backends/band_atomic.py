@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.backends.band import Band
 
 if TYPE_CHECKING:
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class BandAtomic(Band):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Kernel, Problem
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 MAX_HEAD_DIM = 128
 MAX_OFFSET = (1 << 31) - 1

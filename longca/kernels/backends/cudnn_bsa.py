@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
@@ -17,7 +17,7 @@ from longca.kernels.packed import unfit_device
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 BLOCKS = (128, 64)  # larger ones are split into the first that fits
 HEAD_DIMS = (64, 128)

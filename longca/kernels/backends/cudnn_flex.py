@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms
 from longca.kernels.packed import unfit_device
@@ -16,7 +16,7 @@ from longca.kernels.packed import unfit_device
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 MAX_TABLE_BYTES = 1 << 30
 
@@ -60,7 +60,7 @@ class CudnnFlexPrepared(Prepared):
         super().__init__(problem)
         import torch
 
-        from longca.lowering.intervals import cudnn_row_intervals
+        from longca.lowering import cudnn_row_intervals
 
         start = time.perf_counter()
         table = (

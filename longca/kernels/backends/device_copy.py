@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec, Work
+from longca.core import CallSpec, Work
 from longca.kernels.contract import Problem
 from longca.kernels.control import Control, ControlErrors, PreparedControl
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 SMALLEST_TILE = 16  # smallest size of a matmul in Triton
 
@@ -54,7 +54,7 @@ class Fa2SparsePrepared(Prepared):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         from longca.kernels.block_tables import block_tables
-        from longca.ops.tuning import sparse_tuning
+        from longca.ops import sparse_tuning
 
         start = time.perf_counter()
         self._tables = block_tables(problem.mask, problem.device, of_keys=problem.needs_backward)
@@ -79,7 +79,7 @@ class Fa2SparsePrepared(Prepared):
         return lse_TH.T.contiguous()
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        from longca.ops.fa2_sparse import sparse_forward
+        from longca.ops import sparse_forward
 
         tables = self._tables
         out, lse = sparse_forward(
@@ -109,7 +109,7 @@ class Fa2SparsePrepared(Prepared):
         Args:
             lse: (H, T) float32, contiguous.
         """
-        from longca.ops.fa2_sparse import sparse_backward
+        from longca.ops import sparse_backward
 
         tables = self._tables
         return sparse_backward(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules
 from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class Fa3(Kernel):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from longca.masks.mask import Mask
-    from longca.masks.traits import Traits
+    from longca.masks import Mask, Traits
 
 BLOCK = 128  # the block size that both its forward and its backward support on Hopper
 MAX_INTERVALS = 8  # of a row; the element test compares them one by one
@@ -197,8 +196,7 @@ def element_tables(mask: Mask) -> list[np.ndarray]:
     """
     import numpy as np
 
-    from longca.lowering.blocks import block_of
-    from longca.lowering.intervals import interval_table
+    from longca.lowering import block_of, interval_table
 
     def whole(table: np.ndarray) -> np.ndarray:
         return np.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, -table.shape[-1] % BLOCK)])

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 from longca.kernels.packed import unfit_build, unfit_device
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class Ffa(Kernel):
@@ -52,7 +52,7 @@ class FfaPrepared(Prepared):
         import numpy as np
         import torch
 
-        from longca.lowering.attnslice import attn_slices
+        from longca.lowering import attn_slices
 
         slices = attn_slices(problem.mask)
         starts = np.argsort(slices.q_ranges[:, 0], kind="stable")

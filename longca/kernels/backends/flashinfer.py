@@ -7,13 +7,13 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 FLOAT_WORKSPACE_BYTES = 128 << 20  # as its documentation recommends
 LEAST_INT_WORKSPACE_BYTES = 8 << 20  # the wrapper's default

@@ -6,14 +6,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class FlashMask(Kernel):
@@ -52,9 +52,9 @@ class FlashMaskPrepared(Prepared):
         super().__init__(problem)
         import torch
 
-        from longca.lowering.flashmask import flashmask_columns
+        from longca.lowering import flashmask_columns
+        from longca.ops import flashmask_tuning
         from longca.ops.flashmask.forward import make_mask
-        from longca.ops.tuning import flashmask_tuning
 
         start = time.perf_counter()
         form = flashmask_columns(problem.mask)

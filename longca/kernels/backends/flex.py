@@ -7,7 +7,7 @@ import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 SMALLEST_HEAD_DIM = 16
 

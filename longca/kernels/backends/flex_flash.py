@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.backends.flex import SMALLEST_HEAD_DIM, FlexPrepared
 from longca.kernels.contract import Kernel, Problem, missing_for_triton
 
 if TYPE_CHECKING:
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class FlexFlash(Kernel):

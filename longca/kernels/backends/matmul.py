@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec, Work
+from longca.core import CallSpec, Work
 from longca.kernels.contract import Problem
 from longca.kernels.control import Control, ControlErrors, PreparedControl
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class Naive(Kernel):
@@ -49,7 +49,7 @@ class NaivePrepared(Prepared):
         super().__init__(problem)
         self._hidden: torch.Tensor | None = None  # (mask groups, 1, Sq, Sk)
         if not problem.mask.traits.full:
-            from longca.lowering.dense import dense_mask
+            from longca.lowering import dense_mask
 
             hidden = ~dense_mask(problem.mask, problem.device)
             self._hidden = hidden.reshape(problem.mask.num_groups, 1, *hidden.shape[-2:])
@@ -126,20 +126,20 @@ class NaivePrepared(Prepared):
     def _is_plain(self, *inputs: torch.Tensor) -> bool:
         """True if a plain product will do. On a GPU the host does not wait for the answer, since this is a
         baseline that is timed: NaN and infinity then reach every row."""
-        from longca.ops.confined import all_finite
+        from longca.ops import all_finite
 
         return inputs[0].device.type != "cpu" or all_finite(*inputs)
 
     def _over_keys(self, by_pair: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`_matmul` with NaN and infinity of `x` in those rows alone that see them."""
-        from longca.ops.confined import confined_product
+        from longca.ops import confined_product
 
         product = confined_product(by_pair.flatten(1, 2), self._visible(by_pair), x.squeeze(1))
         return product.unflatten(1, by_pair.shape[1:3])
 
     def _over_rows(self, by_pair: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`_matmul_over_rows`, likewise."""
-        from longca.ops.confined import confined_product
+        from longca.ops import confined_product
 
         pairs = by_pair.flatten(1, 2)
         visible = self._visible(by_pair)

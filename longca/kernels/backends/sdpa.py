@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class Sdpa(Kernel):
@@ -56,7 +56,7 @@ class SdpaPrepared(Prepared):
         self._note_path(problem)
 
     def _add_mask(self, problem: Problem) -> None:
-        from longca.lowering.dense import dense_mask
+        from longca.lowering import dense_mask
 
         visible = dense_mask(problem.mask, problem.device)
         visible = visible.reshape(problem.mask.num_groups, 1, *visible.shape[-2:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
+from longca.core import CallSpec
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_compiler, missing_modules
@@ -17,7 +17,7 @@ from longca.kernels.first_call import first_call_ms
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 MOST_ELEMENTS = 1 << 31  # elements of q: its backward addresses the output with 32 bits
 

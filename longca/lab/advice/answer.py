@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.advice.option import Candidate, OptionForecast, mesh_text
 from longca.lab.store.text import format_bytes, number
 

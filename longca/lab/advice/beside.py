@@ -8,16 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.core.errors import UserError
-from longca.core.hardware import load_hardware
+from longca.core import UserError, load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.lab.advice.recorded import measured_cell
 from longca.lab.studies.fitting import device_of
-from longca.masks.mask import Mask
+from longca.masks import Mask
 from longca.predict.fitted import fitted_on, interval_of
 
 if TYPE_CHECKING:
-    from longca.lab.studies.record import Record
+    from longca.lab.studies import Record
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError
-from longca.core.units import format_length
+from longca.core import UserError, format_length
 
 if TYPE_CHECKING:
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
 
 MOST_BLOCKS = 40_000_000  # of all head groups, on several GPUs: 128K tokens in blocks of 64, for 8 KV heads
 MOST_BLOCKS_ALONE = 150_000_000  # on one GPU, where nothing is planned: 256K tokens of the same

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from longca.lab.advice.option import candidates, mean_forecast, predict_each
 
 if TYPE_CHECKING:
-    from longca.cp.schedule.timeline import LinkSpeeds
+    from longca.cp.schedule import LinkSpeeds
     from longca.lab.advice.option import Candidate, OptionForecast
     from longca.lab.advice.question import AdviceQuestion
 

@@ -12,14 +12,14 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from longca.lab.advice.question import BY_PEAK
+from longca.predict import part_kind, widest
 from longca.predict.fitted import interval_of
-from longca.predict.kernel import part_kind, widest
 
 if TYPE_CHECKING:
-    from longca.cp.schedule.timeline import LinkSpeeds
+    from longca.cp.schedule import LinkSpeeds
     from longca.lab.advice.option import Candidate, OptionForecast
     from longca.lab.advice.question import AdviceQuestion
-    from longca.predict.kernel import Interval
+    from longca.predict import Interval
 
 WIDER_BY_RANKS = 0.15  # of the interval, for each doubling beyond the ranks of records
 NETWORK_RANGE = (0.6, 1.25)  # of an assumed rate between nodes

@@ -15,15 +15,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.hardware import load_hardware
-from longca.core.units import format_length
+from longca.core import format_length, load_hardware
 from longca.cp.forecast import links_of
 from longca.lab.advice.interval import NETWORK_RANGE, interval_s, with_range
 from longca.lab.advice.option import Candidate, candidate_of, mean_forecast, predict_each
 from longca.lab.advice.question import question_of
-from longca.lab.claims.contract import all_claims
-from longca.lab.studies.cell import DRAWS
-from longca.masks.build import build_mask
+from longca.lab.claims import all_claims
+from longca.lab.studies import DRAWS
+from longca.masks import build_mask
 from longca.predict.fitted import fitted_on
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from longca.lab.advice.option import OptionForecast
     from longca.lab.advice.question import AdviceQuestion
-    from longca.lab.claims.contract import Claim, Verdict
+    from longca.lab.claims import Claim, Verdict
 
 FILE = Path(__file__).parent / "many_gpus.csv"
 STRATEGIES = ("ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain")

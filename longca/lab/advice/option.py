@@ -7,20 +7,18 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.plugin import Registry
-from longca.cp.contract import HeadStrategy
+from longca.core import Registry
+from longca.cp import DeviceModel, HeadStrategy
 from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, WorkForecast, links_of
-from longca.cp.kernel_times import DeviceModel
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
-from longca.cp.partition.mesh import Mesh
-from longca.cp.schedule.head_chunking import describe_chunks
-from longca.predict.call import whole_statistics
+from longca.cp.partition import Mesh
+from longca.cp.schedule import describe_chunks
+from longca.predict import whole_statistics
 
 if TYPE_CHECKING:
-    from longca.core.call import CallSpec, Scalar
-    from longca.cp.schedule.links import LinkSpeeds
-    from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels.contract import Kernel
+    from longca.core import CallSpec, Scalar
+    from longca.cp.schedule import LinkSpeeds, WorkPartition
+    from longca.kernels import Kernel
     from longca.lab.advice.question import AdviceQuestion
 
 SINGLE = "one GPU"
@@ -315,7 +313,7 @@ def _forecasts(
 def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> CallForecast:
     import numpy as np
 
-    from longca.cp.schedule.timeline import RankTimes
+    from longca.cp.schedule import RankTimes
 
     model = device.kernel.for_call(question.mask, call.num_kv_heads)
     statistics = whole_statistics(question.mask, model.shape, call.num_q_heads // call.num_kv_heads)

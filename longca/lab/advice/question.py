@@ -8,22 +8,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.core.call import DTYPE_BYTES, CallSpec, Direction, Scalar
-from longca.core.errors import UserError, check_name, unknown, whole_number
-from longca.core.hardware import load_hardware
-from longca.core.plugin import Registry
-from longca.core.units import format_length
+from longca.core import (
+    DTYPE_BYTES,
+    CallSpec,
+    Direction,
+    Registry,
+    Scalar,
+    UserError,
+    check_name,
+    format_length,
+    load_hardware,
+    unknown,
+    whole_number,
+)
 from longca.cp.forecast import PROFILES
 from longca.lab.advice.blocks import check_grid, draws_alike
 from longca.lab.store.text import plural
-from longca.lab.studies.cell import DRAWS
-from longca.masks.build import draw_again
-from longca.masks.mask import Mask
+from longca.lab.studies import DRAWS
+from longca.masks import Mask, draw_again
 from longca.predict.fitted import FOLDER, FittedKernels, fitted_on, load_fitted
 
 if TYPE_CHECKING:
-    from longca.core.hardware import GpuModel, Hardware, Network
-    from longca.predict.call import CallModel
+    from longca.core import GpuModel, Hardware, Network
+    from longca.predict import CallModel
 
 USUAL_NETWORK = PROFILES["symmetric"]
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}

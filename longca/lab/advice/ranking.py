@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.cp.forecast import links_of
 from longca.lab.advice.answer import Advice, AdvisedOption
 from longca.lab.advice.draws import forecast_draws
@@ -20,12 +20,12 @@ from longca.lab.advice.interval import extrapolations, interval_s, with_range
 from longca.lab.advice.question import question_of
 from longca.lab.advice.words import assumptions, changed_speeds, changes, finding
 from longca.lab.store.text import format_bytes, plural
-from longca.lab.studies.cell import DRAWS
+from longca.lab.studies import DRAWS
 
 if TYPE_CHECKING:
     from longca.lab.advice.draws import DrawForecasts, WayForecasts
     from longca.lab.advice.question import AdviceQuestion
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
     from longca.predict.fitted import FittedKernels
 
 

@@ -10,25 +10,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from longca.core.hardware import Hardware
-from longca.core.plugin import Registry
-from longca.cp.contract import HeadStrategy
+from longca.core import Hardware, Registry
+from longca.cp import DeviceModel, HeadStrategy
 from longca.cp.forecast import PROFILES, CallForecast, WorkForecast, forecast
-from longca.cp.kernel_times import DeviceModel
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
-from longca.cp.partition.load_balance import make_sharding
-from longca.cp.partition.mesh import Mesh
-from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.links import LinkSpeeds
-from longca.cp.schedule.plan import Schedule
-from longca.cp.schedule.ring import Ring
-from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on
-from longca.lab.store.view import View
+from longca.cp.partition import Mesh, make_sharding
+from longca.cp.schedule import (
+    Gather,
+    LinkSpeeds,
+    Ring,
+    Schedule,
+    WorkPartition,
+    partition_heads,
+    partition_on,
+)
+from longca.lab.store import View
+from longca.lab.studies import Record, cell_mask, mask_name, strategy_of
 from longca.lab.studies.fitting import is_earlier
-from longca.lab.studies.masks import cell_mask, mask_name
-from longca.lab.studies.record import Record
-from longca.lab.studies.strategies import strategy_of
-from longca.masks.mask import Mask
+from longca.masks import Mask
 from longca.predict.fitted import FittedKernels
 
 OWN = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")

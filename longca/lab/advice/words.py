@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.advice.blocks import draws_alike
 from longca.lab.advice.draws import NEAR
 from longca.lab.advice.interval import NETWORK_RANGE, is_lent, widening
@@ -16,7 +16,7 @@ from longca.lab.ranking.sentences import names
 from longca.lab.store.text import number, plural
 
 if TYPE_CHECKING:
-    from longca.cp.schedule.timeline import LinkSpeeds
+    from longca.cp.schedule import LinkSpeeds
     from longca.lab.advice.answer import AdvisedOption
     from longca.lab.advice.draws import DrawForecasts, WayForecasts
     from longca.lab.advice.question import AdviceQuestion

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.core.project import ROOT
 from longca.core.secrets import bytes_without_secrets, data_without_secrets
 from longca.lab.archive import crate, manifest, provenance
@@ -16,14 +16,12 @@ from longca.lab.archive.packing import BundleFile, pack
 from longca.lab.archive.page import page_files
 from longca.lab.archive.project import MEASURED, PLUGINS, plugin_files, project_files
 from longca.lab.archive.provenance import Provenance
-from longca.lab.store.cells import UnusableFile
-from longca.lab.store.environments.images import own_lists
-from longca.lab.store.files import replace_file
+from longca.lab.store import UnusableFile, replace_file
+from longca.lab.store.environments import own_lists
 from longca.lab.store.load import Loaded
 from longca.lab.store.text import plural
+from longca.lab.studies import Config, Study
 from longca.lab.studies.checkout import COMMIT_FILE, described
-from longca.lab.studies.config import Config
-from longca.lab.studies.study import Study
 
 # sampled documents and masks of the study, if the workflow wrote them
 BESIDE = ("corpora.json", "masks.json")

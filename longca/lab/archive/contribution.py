@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from longca.core.hardware import Hardware
-from longca.core.plugin import Registry
-from longca.lab.ranking.repeats import is_told_apart
-from longca.lab.ranking.resolution import Resolutions, is_plausible
+from longca.core import Hardware, Registry
+from longca.lab.ranking import Resolutions, is_plausible, is_told_apart
 from longca.lab.ranking.table import pairs_of
-from longca.lab.store.checks.record import digest_of
+from longca.lab.store import View, digest_of
 from longca.lab.store.load import committed, load, unmerged
 from longca.lab.store.table import derived
 from longca.lab.store.text import folder_of_gpu, plural
-from longca.lab.store.view import View
-from longca.lab.studies.record import SCHEMA_VERSION, Record
+from longca.lab.studies import SCHEMA_VERSION, Record
 
 if TYPE_CHECKING:
     import pandas as pd

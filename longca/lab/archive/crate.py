@@ -21,7 +21,7 @@ from longca.lab.archive.packing import BundleFile
 from longca.lab.archive.project import MEASURED
 from longca.lab.archive.provenance import NAME as PROVENANCE
 from longca.lab.archive.provenance import Provenance
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 NAME = "ro-crate-metadata.json"
 CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, urlsplit
 
-from longca.core.errors import UserError
-from longca.core.version import VERSION
+from longca.core import VERSION, UserError
 from longca.lab.archive import manifest
 from longca.lab.archive.releases import SUMS
 from longca.lab.store.text import format_bytes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.archive import manifest
 from longca.lab.store.text import format_bytes
 

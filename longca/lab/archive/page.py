@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from longca.core.hardware import load_hardware
+from longca.core import load_hardware
 from longca.lab.report.build import build
 from longca.lab.store.load import Loaded
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from longca.core.errors import UserError
-from longca.core.plugin import plugin_folders
+from longca.core import UserError, plugin_folders
 from longca.lab.archive import manifest
 from longca.lab.archive.packing import BundleFile
 from longca.lab.studies.checkout import git

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any, Literal
 
-from longca.core.schema import Frozen
-from longca.core.version import VERSION
+from longca.core import VERSION, Frozen
 from longca.lab.archive.manifest import sha256
 from longca.lab.archive.packing import BundleFile
-from longca.lab.code.source import source_digest
+from longca.lab.code import source_digest
+from longca.lab.studies import Record, Source, Study
 from longca.lab.studies.checkout import source
-from longca.lab.studies.record import Record, Source
-from longca.lab.studies.study import Study
 
 NAME = "provenance.json"
 BUNDLE_VERSION = 1

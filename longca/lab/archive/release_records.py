@@ -9,13 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from longca.core.errors import UserError
-from longca.core.version import VERSION
+from longca.core import VERSION, UserError
 from longca.lab.archive import manifest, signature
 from longca.lab.archive.download import ReleaseSource
 from longca.lab.archive.packing import opened
 from longca.lab.archive.releases import SUMS, archive_name, release_address
-from longca.lab.store.files import replace_file
+from longca.lab.store import replace_file
 
 KIND = "records"
 CACHE = ".longca-release"  # below the target folder, while files are being fetched

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 
-from longca.core.errors import UserError
+from longca.core import VERSION, UserError
 from longca.core.project import SHIPPED
-from longca.core.version import VERSION
 
 VARIABLE = "LONGCA_RELEASES"
 ADDRESS_FILE = "RELEASES"  # of what a wheel holds, by setup.py

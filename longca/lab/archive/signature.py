@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.archive import manifest
 
 SUFFIX = ".minisig"

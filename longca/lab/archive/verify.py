@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from longca.core.errors import UserError
-from longca.core.schema import parse
+from longca.core import UserError, parse
 from longca.lab.archive import manifest, provenance
 from longca.lab.archive.page import page_files
 from longca.lab.archive.project import MEASURED, PLUGINS
 from longca.lab.archive.provenance import PageMaker, Provenance
-from longca.lab.store.cells import UnusableFile
+from longca.lab.store import UnusableFile
 from longca.lab.store.load import Loaded, load
 from longca.lab.store.text import plural
-from longca.lab.studies.study import load_study
+from longca.lab.studies import load_study
 
 SHOWN = 5  # of many differences
 LARGEST_TEXT = 1 << 26  # bytes of a file that is read whole before its verification

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.call import AS_RELEASED
-from longca.core.hardware import load_hardware
+from longca.core import AS_RELEASED, load_hardware
 from longca.lab.claims.contract import Part
 from longca.lab.claims.rows import MEASURED, NO_ROLE, OWN, RELEASED, ROLE, STUDY_DEVICE, prepared
 from longca.lab.ranking.table import CASE, RATE

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from longca.core.plugin import Plugin, Registry
+from longca.core import Plugin, Registry
 
 if TYPE_CHECKING:
     import pandas as pd

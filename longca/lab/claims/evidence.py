@@ -15,7 +15,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.claims.as_study import STAND_INS
 from longca.lab.claims.contract import Observation
 from longca.lab.claims.gaps import missing

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.claims.as_study import DEFECTIVE
 from longca.lab.claims.contract import Gaps
 from longca.lab.claims.grid import GQA, HETEROGENEOUS, LENGTHS, REGULAR

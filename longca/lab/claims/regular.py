@@ -11,7 +11,7 @@ from ast import literal_eval
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.masks import build_mask
 
 if TYPE_CHECKING:

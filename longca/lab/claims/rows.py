@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.call import AS_RELEASED
+from longca.core import AS_RELEASED
 from longca.lab.ranking.table import ABSENT, competes, counted, is_played, measurements, resolutions_of
 from longca.lab.store.table import is_ranked
 

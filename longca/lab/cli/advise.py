@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.core.units import format_length as format_tokens
+from longca.core import format_length as format_tokens
 from longca.lab.cli.options import (
     Json,
     check_call,
@@ -18,17 +18,10 @@ from longca.lab.cli.options import (
     print_json,
     print_table,
 )
-from longca.lab.studies.cell import (
-    DRAWS,
-    USUAL_DTYPE,
-    USUAL_HEAD_DIM,
-    USUAL_HEADS,
-    USUAL_SEQLEN,
-    usual_corpus,
-)
+from longca.lab.studies import DRAWS, USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN, usual_corpus
 
 if TYPE_CHECKING:
-    from longca.lab.advice.ranking import Advice
+    from longca.lab.advice import Advice
     from longca.predict.fitted import FittedKernels
 
 UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -118,11 +111,9 @@ def command(
     an interval, and what it assumes beyond the records is named. Masks that are drawn are predicted in
     several draws. `longca choose` answers from records alone.
     """
-    from longca.core.plugin import Registry
-    from longca.core.units import parse_heads, parse_length
-    from longca.lab.advice.blocks import check_blocks
-    from longca.lab.advice.ranking import advise
-    from longca.masks.build import build_mask
+    from longca.core import Registry, parse_heads, parse_length
+    from longca.lab.advice import advise, check_blocks
+    from longca.masks import build_mask
 
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
@@ -196,7 +187,7 @@ def _defaults(advice: Advice, context: typer.Context) -> dict[str, str]:
 
 def _choose(advice: Advice) -> str:
     """The command that answers the same question from records."""
-    from longca.core.plugin import Registry
+    from longca.core import Registry
 
     question = advice.question
     call = advice.question.call
@@ -222,7 +213,7 @@ def _choose(advice: Advice) -> str:
 
 def _bytes(text: str | None) -> float | None:
     """ "60G" → 60e9. Raises UserError."""
-    from longca.core.errors import UserError
+    from longca.core import UserError
 
     if text is None:
         return None
@@ -247,7 +238,7 @@ def _fitted(records: list[Path] | None) -> tuple[FittedKernels | None, list[str]
     """The models of these records, and what is wrong with some of them."""
     if not records:
         return None, []
-    from longca.core.errors import UserError
+    from longca.core import UserError
     from longca.lab.store.load import load
     from longca.lab.studies.fitting import fit_records
 

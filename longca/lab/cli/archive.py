@@ -24,14 +24,14 @@ def command(
 
     It holds records, page, study, code, locks and provenance.
     """
-    from longca.core.errors import UserError
-    from longca.lab.archive.bundle import write_bundle
+    from longca.core import UserError
+    from longca.lab.archive import write_bundle
     from longca.lab.archive.packing import SUFFIX
     from longca.lab.archive.signature import check_key
     from longca.lab.archive.signature import sign as sign_bundle
     from longca.lab.store.load import load
     from longca.lab.store.text import format_bytes, plural
-    from longca.lab.studies.study import study_path
+    from longca.lab.studies import study_path
 
     config, chosen, folder = open_study(study, results=results)
     if out is not None and not out.name.endswith(SUFFIX):

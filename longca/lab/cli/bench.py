@@ -11,10 +11,9 @@ import typer
 from longca.lab.cli.options import Json, check_call, line_width, mask_choice, print_json, print_table
 
 if TYPE_CHECKING:
-    from longca.lab.bench.run.own_file import OwnFileResult, OwnFileRun
+    from longca.lab.bench import OwnFileResult, OwnFileRun
     from longca.lab.ranking import RankedMethod, Standing
-    from longca.lab.studies.cell import Cell
-    from longca.lab.studies.record import Accuracy, Record
+    from longca.lab.studies import Accuracy, Cell, Record
 
 BASELINE = "sdpa"  # what the kernel is compared with beside the best, since everybody has it
 DEFAULTS = {
@@ -86,10 +85,9 @@ def command(
     before it is timed and in timed calls; a wrong result has no speed. Exit code 1: it is wrong, too fast to
     be true, raises, hangs or dies.
     """
-    from longca.core.errors import unknown
-    from longca.lab.bench.run.own_file import compare_own_file
-    from longca.lab.studies.config import load_config
-    from longca.lab.studies.grid import Measure
+    from longca.core import unknown
+    from longca.lab.bench import compare_own_file
+    from longca.lab.studies import Measure, load_config
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
@@ -132,7 +130,7 @@ def command(
 
 def _check(grid: dict[str, Any]) -> None:
     """Refuse options in their own words; those of a study would name the study's keys. Raises UserError."""
-    from longca.core.plugin import Registry
+    from longca.core import Registry
 
     for mask in grid["mask"]:
         ((name, given),) = ({mask: {}} if isinstance(mask, str) else mask).items()
@@ -147,8 +145,7 @@ def _device_type() -> str:
 
 
 def _names(rivals: str) -> list[str] | None:
-    from longca.core.errors import unknown
-    from longca.core.plugin import Registry
+    from longca.core import Registry, unknown
 
     if not rivals:
         return None
@@ -167,7 +164,7 @@ def _announce(title: str) -> None:
     import shutil
     import sys
 
-    from longca.core.errors import shown
+    from longca.core import shown
     from longca.lab.cli.terminal import styled_errors
 
     if sys.stderr.isatty():
@@ -178,7 +175,7 @@ def _announce(title: str) -> None:
 
 def _print(run: OwnFileRun) -> None:
     """Conclusions first, one for each cell; then what belongs to them."""
-    from longca.core.units import format_length
+    from longca.core import format_length
 
     several = len(run.results) > 1
     for result in run.results:
@@ -355,7 +352,7 @@ def _plain(run: OwnFileRun, result: OwnFileResult) -> dict[str, Any]:
 
 
 def _view(record: Record) -> Any:
-    from longca.core.hardware import Hardware
-    from longca.lab.store.view import View
+    from longca.core import Hardware
+    from longca.lab.store import View
 
     return View(record, Hardware())

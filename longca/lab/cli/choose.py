@@ -16,7 +16,7 @@ from longca.lab.cli.options import (
     print_json,
     print_table,
 )
-from longca.lab.studies.cell import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
+from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
 
 if TYPE_CHECKING:
     from longca.lab.report.choose import CallRanking
@@ -67,11 +67,10 @@ def command(
     together. Where no record fits, the nearest settings are named and the exit code is 2; `longca advise`
     predicts such calls.
     """
-    from longca.core.errors import unknown
-    from longca.core.units import parse_heads
+    from longca.core import parse_heads, unknown
     from longca.lab.cli.records import columns_of_runs
     from longca.lab.report.choose import COLUMNS
-    from longca.lab.report.decide.choice import DIRECTIONS, advise_command, answer, question_of
+    from longca.lab.report.decide import DIRECTIONS, advise_command, answer, question_of
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)

@@ -8,7 +8,7 @@ from longca.lab.cli.options import Json, Results, print_json
 from longca.lab.cli.records import columns_of_runs
 
 if TYPE_CHECKING:
-    from longca.lab.claims.contract import Claim, Verdict, Verdicts
+    from longca.lab.claims import Claim, Verdict, Verdicts
 
 WIDTH = 80  # columns of a terminal
 MOST_SHOWN = 12  # of exceptions and of records; `--json` has all
@@ -43,9 +43,8 @@ def command(
     Each has two verdicts: as the study has it, and with repaired code and today's kernels. Says which hold,
     which do not, and what is missing. A claim that does not hold is no error: the exit code is 0.
     """
-    from longca.core.errors import UserError
-    from longca.lab.claims.by_gpu import judged
-    from longca.lab.claims.contract import MEANINGS, READINGS, STUDY, all_claims, summary
+    from longca.core import UserError
+    from longca.lab.claims import MEANINGS, READINGS, STUDY, all_claims, judged, summary
     from longca.lab.claims.evidence import COLUMNS
 
     if predicted:
@@ -104,7 +103,7 @@ def _predicted(wanted: set[int], as_json: bool) -> None:
     """Predicted verdicts; exit code 2 where a claim has none."""
     import textwrap
 
-    from longca.core.errors import UserError
+    from longca.core import UserError
     from longca.lab.advice.many_gpus import CLAIMS, setting, verdicts
 
     strange = sorted(wanted - set(CLAIMS))
@@ -148,7 +147,7 @@ def _is_number(run: str) -> bool:
 
 def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
     """The claim with its number, beside its two verdicts, then what they rest on; wrapped to 80 columns."""
-    from longca.lab.claims.contract import AS_STUDY, REPAIRED
+    from longca.lab.claims import AS_STUDY, REPAIRED
 
     first = verdicts.as_study
     repaired = verdicts.repaired
@@ -168,7 +167,7 @@ def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
 
 def _source(claim: "Claim") -> str:
     """The source of a claim and how it is known."""
-    from longca.lab.claims.contract import TRUSTS
+    from longca.lab.claims import TRUSTS
 
     return f"{claim.source} ({TRUSTS[claim.trust]})"
 
@@ -194,7 +193,7 @@ def _facts(claim: "Claim", verdicts: "Verdicts") -> dict[str, Any]:
 
 def _whole(claim: "Claim", verdicts: "Verdicts") -> str:
     """All that is known of one claim, as a few paragraphs."""
-    from longca.lab.claims.contract import STUDY
+    from longca.lab.claims import STUDY
 
     parts = [
         ("Claim", claim.sentence),
@@ -209,7 +208,7 @@ def _whole(claim: "Claim", verdicts: "Verdicts") -> str:
 
 def _of_verdict(verdict: "Verdict") -> "list[tuple[str, str]]":
     """Labels and texts of one verdict."""
-    from longca.lab.claims.contract import MEANINGS, OPEN
+    from longca.lab.claims import MEANINGS, OPEN
 
     against = "Against it" if verdict.status != OPEN else "Against so far"
     parts = [f"{part.name}: {part.status}. {part.finding}" for part in verdict.parts]

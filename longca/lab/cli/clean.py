@@ -44,8 +44,8 @@ def command(
     Records stay unless `--records` is given. Exit code 1 if the answer is no. Without a terminal it needs
     `--yes`.
     """
-    from longca.core.errors import UserError
-    from longca.lab.store.lock import lock_folder
+    from longca.core import UserError
+    from longca.lab.store import lock_folder
     from longca.lab.store.text import format_bytes
 
     _, chosen, folder = open_study(study, results=results)
@@ -123,7 +123,7 @@ def _remove(path: Path) -> None:
     """Remove a file, a link, or a folder with all that it holds. Raises UserError where that is forbidden."""
     import shutil
 
-    from longca.core.errors import UserError
+    from longca.core import UserError
 
     try:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

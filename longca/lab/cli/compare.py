@@ -25,11 +25,9 @@ from longca.lab.cli.options import (
 from longca.lab.cli.records import open_records
 
 if TYPE_CHECKING:
-    from longca.lab.compare.comparison import Comparison
+    from longca.lab.compare import Comparison, Rule
     from longca.lab.compare.tables import Described
-    from longca.lab.compare.verdict import Rule
-    from longca.lab.studies.record import Record
-    from longca.lab.studies.select import Selection
+    from longca.lab.studies import Record, Selection
 
 PUBLISHED = "published"
 
@@ -79,11 +77,10 @@ def command(
     Speeds differ where they differ by more than repeats of identical cells do. Two models of GPUs are
     compared by their share of peak.
     """
-    from longca.core.errors import UserError
-    from longca.lab.compare.comparison import compare_published, compare_records
-    from longca.lab.compare.fail_on import matched, parse_fail_on
+    from longca.core import UserError
+    from longca.lab.compare import compare_published, compare_records, matched, parse_fail_on
     from longca.lab.compare.tables import Described
-    from longca.lab.published.load import load_published, load_sources
+    from longca.lab.published import load_published, load_sources
 
     rule = _rule(tolerance, by_rate)
     conditions = parse_fail_on(fail_on, rule)
@@ -122,8 +119,7 @@ def command(
 
 
 def _rule(tolerance: str, by_rate: bool) -> Rule:
-    from longca.lab.compare.fail_on import parse_share
-    from longca.lab.compare.verdict import Rule
+    from longca.lab.compare import Rule, parse_share
 
     share = (
         parse_share(tolerance, f"'{tolerance}' is no tolerance", "Write `--tolerance 3%`")
@@ -136,7 +132,7 @@ def _rule(tolerance: str, by_rate: bool) -> Rule:
 def _records(text: str, results: Path | None) -> tuple[list[Record], list[str]]:
     """The records of one side, and the files that could not be read. Raises UserError if there are no
     records."""
-    from longca.core.errors import UserError
+    from longca.core import UserError
 
     opened = open_records([text] if Path(text).exists() else text.split(","), results)
     if not opened.records:
@@ -160,10 +156,10 @@ def _selected(chosen: Selection, a: list[Record], b: list[Record]) -> tuple[list
 
 
 def _described(name: str, records: list[Record]) -> Described:
-    from longca.core.hardware import Hardware
+    from longca.core import Hardware
     from longca.lab.compare.tables import Described
+    from longca.lab.store import View
     from longca.lab.store.text import plural
-    from longca.lab.store.view import View
 
     devices = Counter(device for record in records if (device := View(record, Hardware()).device))
     days = sorted({record.started_at[:10] for record in records})
@@ -183,8 +179,8 @@ def _write(
     markdown: Path | None,
     html: Path | None,
 ) -> None:
-    from longca.core.errors import escaped
-    from longca.lab.store.files import replace_file
+    from longca.core import escaped
+    from longca.lab.store import replace_file
 
     if markdown is not None:
         from longca.lab.compare.markdown import markdown as as_markdown

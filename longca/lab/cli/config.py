@@ -17,10 +17,10 @@ def group() -> None:
 @app.command()
 def show(as_json: Json = False) -> None:
     """Show each setting with the file or variable that it comes from, and the folders in use."""
-    from longca.core.plugin import PACKAGE_ROOT, plugin_folders
+    from longca.core import PACKAGE_ROOT, plugin_folders
     from longca.core.secrets import data_without_secrets
+    from longca.lab.studies import settings
     from longca.lab.studies.checkout import studies_folder
-    from longca.lab.studies.config import settings
 
     shown = [setting._replace(value=data_without_secrets(setting.value)) for setting in settings()]
     studies = studies_folder().absolute()

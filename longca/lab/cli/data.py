@@ -15,7 +15,7 @@ Out = Annotated[Path | None, typer.Option(help="File to write instead of printin
 @app.command("list")
 def list_corpora(as_json: Json = False) -> None:
     """List corpora with their sizes."""
-    from longca.core.plugin import Registry
+    from longca.core import Registry
 
     rows = [
         {
@@ -40,11 +40,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a corpus and one draw of its documents."""
-    from longca.core.call import MOST_TOKENS
-    from longca.core.errors import UserError
-    from longca.core.plugin import Registry
-    from longca.core.units import parse_length
-    from longca.data.sampler import sample_documents
+    from longca.core import MOST_TOKENS, Registry, UserError, parse_length
+    from longca.data import sample_documents
 
     corpus = Registry("corpus").load(name)
     try:
@@ -90,7 +87,7 @@ def build(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace a corpus of that name")] = False,
 ) -> None:
     """Make a corpus from your own documents."""
-    from longca.data.build import build_corpus
+    from longca.data import build_corpus
 
     print(
         build_corpus(
@@ -102,7 +99,7 @@ def build(
 @app.command()
 def sample(study: StudyName = None, out: Out = None) -> None:
     """Draw the documents of a study's masks."""
-    from longca.lab.studies.tables import sample_table
+    from longca.lab.studies import sample_table
 
     _, chosen, _ = open_study(study)
     _write(sample_table(chosen.cells()), out)
@@ -111,7 +108,7 @@ def sample(study: StudyName = None, out: Out = None) -> None:
 @app.command()
 def masks(study: StudyName = None, out: Out = None) -> None:
     """Build a study's masks: what was drawn, area, digest and the time it took."""
-    from longca.lab.studies.tables import mask_table
+    from longca.lab.studies import mask_table
 
     _, chosen, _ = open_study(study)
     _write(mask_table(chosen.cells()), out)
@@ -121,7 +118,7 @@ def _write(rows: list[dict[str, Any]], out: Path | None) -> None:
     if out is None:
         print_json(rows)
         return
-    from longca.lab.store.files import replace_file
+    from longca.lab.store import replace_file
 
     replace_file(out, json.dumps(rows, indent=1).encode() + b"\n")
     print(f"{len(rows)} rows → {out}")

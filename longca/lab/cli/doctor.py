@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 
-from longca.core.plugin import Registry
+from longca.core import Registry
 from longca.lab.cli.list import device_type
 from longca.lab.cli.options import Json, line_width, print_json, print_table, print_text
-from longca.lab.studies.config import load_config
+from longca.lab.studies import load_config
 
 
 def command(as_json: Json = False) -> None:
@@ -131,7 +131,7 @@ def _ask(question: Any, *arguments: Any) -> Any:
 
 
 def _room() -> list[Check]:
-    from longca.lab.bench.measure.environment import num_cores
+    from longca.lab.bench import num_cores
 
     results = load_config().results
     existing = next(folder for folder in (results, *results.absolute().parents) if folder.exists())

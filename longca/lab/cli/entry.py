@@ -10,7 +10,7 @@ def main() -> None:
 
         run()
     except ModuleNotFoundError as error:
-        from longca.core.errors import missing_of
+        from longca.core import missing_of
 
         refusal = missing_of(error, "The command longca")
         if refusal is None:

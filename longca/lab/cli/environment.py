@@ -35,11 +35,10 @@ def command(
     Exit code 1 if `--image` is given and a record ran neither in a pinned image nor in the files of this one,
     or it is not known.
     """
-    from longca.core.errors import UserError
+    from longca.core import UserError
     from longca.lab.cli.records import open_runs
     from longca.lab.images.contents import contents
-    from longca.lab.store.environments.images import ImageList, image_lists, own_lists
-    from longca.lab.store.environments.summary import summary_of
+    from longca.lab.store.environments import ImageList, image_lists, own_lists, summary_of
 
     images = image_lists(own_lists())
     if image is not None:

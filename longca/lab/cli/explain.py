@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.cli.list import device_type
 from longca.lab.cli.options import (
     DirectionFilter,
@@ -23,12 +23,10 @@ from longca.lab.cli.options import (
     print_json,
     selection,
 )
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.outcome import Failed
-from longca.lab.studies.record import Record
+from longca.lab.studies import Cell, Failed, Record
 
 if TYPE_CHECKING:
-    from longca.lab.bench.plan.predict import Prediction
+    from longca.lab.bench import Prediction
 
 MOST_WHOLE = 3  # cells that are shown with all facts; of more those of which the same is said stand together
 
@@ -53,7 +51,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Explain cells: can they run here, and what came of them?"""
-    from longca.lab.bench.plan.predict import Predictor
+    from longca.lab.bench import Predictor
 
     by_id = all(digit in "0123456789abcdef" for digit in cell)
     _, chosen, folder = open_study(study if by_id else cell, results=results)
@@ -91,7 +89,7 @@ def command(
 
 def _records(folder: Path, cells: list[Cell]) -> dict[str, Record]:
     """The records of these cells; only their files are read where each has one."""
-    from longca.lab.store.cells import CellStore
+    from longca.lab.store import CellStore
     from longca.lab.store.load import load
 
     store = CellStore(folder)
@@ -135,9 +133,9 @@ def _refusal(prediction: "Prediction") -> str | None:
 
 def _result(record: Record) -> str:
     """Time and rate, or the status and why."""
-    from longca.core.hardware import Hardware
+    from longca.core import Hardware
+    from longca.lab.store import View
     from longca.lab.store.text import number
-    from longca.lab.store.view import View
 
     view = View(record, Hardware())
     if view.median_ms is None:

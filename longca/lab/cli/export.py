@@ -7,7 +7,7 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     """Write a study's records as records.parquet, .csv and .json."""
     import gc
 
-    from longca.core.errors import UserError
+    from longca.core import UserError
     from longca.lab.store.export import export
     from longca.lab.store.load import load
     from longca.lab.store.text import plural

@@ -64,7 +64,7 @@ def list_images(as_json: Json = False) -> None:
 def get(image: Wanted = None, digest: Digest = None, key: Key = None) -> None:
     """Build or pull an image unless it is here, check it, and note its digest."""
     from longca.lab.images.obtain import obtain
-    from longca.lab.studies.config import load_config
+    from longca.lab.studies import load_config
 
     configured, wanted = _configured(image, digest)
     print(obtain(configured, wanted, load_config({"image_key": key}).image_key))
@@ -156,9 +156,9 @@ def _short(version: str) -> str:
 
 
 def _configured(image: str | None, digest: str | None):
-    from longca.core.errors import UserError
+    from longca.core import UserError
     from longca.lab.images.image import locate
-    from longca.lab.studies.config import load_config
+    from longca.lab.studies import load_config
 
     config = load_config({"image": image, "image_digest": digest})
     if not config.image:

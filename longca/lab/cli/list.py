@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longca.core.errors import unknown
-from longca.core.plugin import KINDS, Registry
+from longca.core import KINDS, Registry, unknown
 from longca.lab.cli.options import Json, line_width, print_json, print_table
 
 MATRIX = "matrix"

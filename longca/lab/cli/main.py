@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.cli.terminal import escaped_output, patient_output
 
 COMMANDS = (  # in the order of use
@@ -97,7 +97,7 @@ def asked(words: Sequence[str]) -> Sequence[str]:
 
 def _version(asked: bool) -> None:
     if asked:
-        from longca.core.version import VERSION
+        from longca.core import VERSION
 
         print(f"longca {VERSION}")
         raise typer.Exit

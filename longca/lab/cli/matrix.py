@@ -3,15 +3,10 @@
 import textwrap
 from typing import Any
 
-from longca.core.call import AS_RELEASED
-from longca.core.errors import unknown
-from longca.core.plugin import Registry
-from longca.core.schema import parse
-from longca.core.units import format_length
-from longca.lab.bench.plan.predict import Predictor
+from longca.core import AS_RELEASED, Registry, format_length, parse, unknown
+from longca.lab.bench import Predictor
 from longca.lab.cli.options import check_call, line_width, print_json
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Study
+from longca.lab.studies import Cell, Study
 
 SIGNS = {(True, True): "fb", (True, False): "f ", (False, True): " b", (False, False): "· "}
 

@@ -61,7 +61,7 @@ def command(
 
     The file passes its contract tests as it is. Nothing is overwritten.
     """
-    from longca.core.errors import UserError, unknown
+    from longca.core import UserError, unknown
     from longca.lab.studies.checkout import is_checkout
 
     if kind not in TEMPLATES:
@@ -88,8 +88,7 @@ def command(
 
 
 def _check_name(kind: str, name: str) -> None:
-    from longca.core.errors import UserError
-    from longca.core.plugin import Registry
+    from longca.core import Registry, UserError
 
     if not (name.isidentifier() and name == name.lower() and name.isascii() and not name.startswith("_")):
         raise UserError(
@@ -104,8 +103,7 @@ def _check_name(kind: str, name: str) -> None:
 
 def _write(kind: str, name: str, to: Path, *, function: bool) -> Path:
     """The new file. Raises UserError if it exists or cannot be written."""
-    from longca.core.errors import UserError
-    from longca.core.plugin import KINDS, PACKAGE_ROOT
+    from longca.core import KINDS, PACKAGE_ROOT, UserError
 
     words = name.replace("_", " ")
     text = (PACKAGE_ROOT / "lab/templates" / f"{kind}{'_function' if function else ''}.py").read_text(

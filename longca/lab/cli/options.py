@@ -5,14 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.core.errors import escaped
-from longca.core.plugin import Registry
+from longca.core import Registry, escaped, parse
 from longca.core.project import project_root
-from longca.core.schema import parse
+from longca.lab.studies import Config, Selection, Study, load_config, load_study
 from longca.lab.studies.checkout import home_of_results, studies_folder
-from longca.lab.studies.config import Config, load_config
-from longca.lab.studies.select import Selection
-from longca.lab.studies.study import Study, load_study
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +59,7 @@ SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', 
 
 def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
     """A mask as studies have it, from "causal" or "sliding_window:window=512,…". Raises UserError."""
-    from longca.core.errors import UserError
+    from longca.core import UserError
 
     name, colon, given = text.partition(":")
     if not colon:
@@ -79,9 +75,15 @@ def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
 
 def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
     """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
-    from longca.core.call import DTYPE_BYTES, MOST_HEADS, MOST_TOKENS
-    from longca.core.errors import UserError, check_name
-    from longca.core.units import parse_heads, parse_length
+    from longca.core import (
+        DTYPE_BYTES,
+        MOST_HEADS,
+        MOST_TOKENS,
+        UserError,
+        check_name,
+        parse_heads,
+        parse_length,
+    )
 
     check_name("dtype", dtype, DTYPE_BYTES)
     try:

@@ -27,8 +27,8 @@ def command(
 
     It is made from records alone and needs no GPU.
     """
-    from longca.lab.paper.build import build_paper
-    from longca.lab.report.index import write_index
+    from longca.lab.paper import build_paper
+    from longca.lab.report import write_index
 
     show_step("reading the records")
     loaded = open_runs(runs or [], results)

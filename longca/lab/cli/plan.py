@@ -28,7 +28,7 @@ from longca.lab.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from longca.lab.bench.plan.machine import Machine
+    from longca.lab.bench import Machine
 
 
 def command(
@@ -52,11 +52,9 @@ def command(
     Counts its cells, names what does not run and why, and estimates hours and memory: on this machine, or on
     a GPU that is named.
     """
-    from longca.lab.bench.plan.machine import gpu_machine, this_machine
-    from longca.lab.bench.plan.predict import EFFICIENCY, Predictor, playoff_hours
-    from longca.lab.bench.plan.shards import shards
+    from longca.lab.bench import EFFICIENCY, Predictor, gpu_machine, playoff_hours, shards, this_machine
     from longca.lab.store.text import format_bytes, plural
-    from longca.lab.studies.select import loadable
+    from longca.lab.studies import loadable
 
     config, chosen, _ = open_study(study)
     wanted, _ = loadable(

@@ -10,7 +10,7 @@ import typer
 from longca.lab.cli.options import Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from longca.lab.bench.probe.profile import ProbeResult
+    from longca.lab.bench import ProbeResult
 
 WIDTH = 80
 TIMEOUT_S = 120.0
@@ -38,8 +38,8 @@ def command(
     records. One GPU gives the kernels' part alone. Where others use the machine meanwhile, it says so, and
     intervals get wider.
     """
-    from longca.core.errors import UserError, unknown
-    from longca.lab.bench.probe.start import run_on_ranks
+    from longca.core import UserError, unknown
+    from longca.lab.bench import run_on_ranks
 
     if device not in ("auto", "cpu", "cuda"):
         raise unknown("device", device, ("auto", "cpu", "cuda"))
@@ -62,8 +62,8 @@ def command(
 def _write(result: ProbeResult, out: Path) -> dict[str, Any]:
     import yaml
 
-    from longca.lab.bench.probe.profile import networks_of
-    from longca.lab.store.files import replace_file
+    from longca.lab.bench import networks_of
+    from longca.lab.store import replace_file
 
     content = {"networks": networks_of(result)}
     replace_file(out, yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True).encode())

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from longca.lab.cli.options import open_study
 from longca.lab.store.load import COMMITTED, FILES, committed, holds_records, load, load_columns
+from longca.lab.studies import load_study
 from longca.lab.studies.checkout import studies_folder
-from longca.lab.studies.study import load_study
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.lab.store.cells import UnusableFile
-    from longca.lab.store.environments.listings import Environments
+    from longca.lab.store import UnusableFile
+    from longca.lab.store.environments import Environments
     from longca.lab.store.load import Loaded
-    from longca.lab.studies.record import Record
+    from longca.lab.studies import Record
 
 
 class OpenedRecords(NamedTuple):
@@ -52,7 +52,7 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
     Raises:
         UserError: there is no such study or file, or several sources are not all files.
     """
-    from longca.core.errors import UserError
+    from longca.core import UserError
 
     alone = [text for text in sources if not text.endswith(FILES)]
     if len(sources) > 1 and alone:
@@ -94,7 +94,7 @@ def columns_of_runs(
     Raises:
         UserError: there is no such study or file, or no record in files that cannot be used.
     """
-    from longca.core.errors import UserError
+    from longca.core import UserError
 
     table, problems = load_columns(places_of_runs(sources, results), columns)
     if problems and not len(table):
@@ -104,7 +104,7 @@ def columns_of_runs(
 
 def places_of_runs(sources: Sequence[str], results: Path | None = None) -> list[Path]:
     """The places of these records, as `open_runs` takes them. Raises UserError."""
-    from longca.core.errors import UserError
+    from longca.core import UserError
 
     places = [_place(text, results)[1] for text in sources] or committed()
     if not places:
@@ -122,7 +122,7 @@ def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
     Raises:
         UserError: there is no such study; or it has no results, and this project has records of it.
     """
-    from longca.core.errors import UserError
+    from longca.core import UserError
 
     if source is not None and source.endswith(FILES):
         return _title(Path(source).stem), Path(source)

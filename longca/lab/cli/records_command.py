@@ -48,8 +48,8 @@ def get(
     import sys
     from functools import partial
 
-    from longca.core.version import VERSION
-    from longca.lab.archive.release_records import get_records
+    from longca.core import VERSION
+    from longca.lab.archive import get_records
     from longca.lab.store.text import format_bytes, plural
 
     fetched = get_records(out, source, version or VERSION, key, partial(print, file=sys.stderr))
@@ -74,7 +74,7 @@ def check(
     Looks at each record, its environment, the controls of each GPU, repeated cells (A/A) and duplicates. Exit
     code 1 if any check fails.
     """
-    from longca.lab.archive.contribution import check_records
+    from longca.lab.archive import check_records
 
     checks = check_records(file)
     if as_json:

@@ -12,7 +12,7 @@ from longca.lab.cli.records import open_records
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.lab.studies.record import Record
+    from longca.lab.studies import Record
 
 
 def command(

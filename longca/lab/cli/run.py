@@ -30,9 +30,8 @@ from longca.lab.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from longca.lab.bench.run.runner import Summary
-    from longca.lab.studies.cell import Cell
-    from longca.lab.studies.study import Study
+    from longca.lab.bench import Summary
+    from longca.lab.studies import Cell, Study
 
 MEASURED_BADLY = ("disturbed", "drifting", "noisy")  # what `--retry` takes beside a status
 MOST_FAILURES = 5  # named at the end; each has its line above
@@ -114,12 +113,9 @@ def command(
     Exit code 1 if a cell ended as incorrect, implausible, error or timeout, now or before, or was left out
     with a broken plug-in.
     """
-    from longca.core.errors import UserError, unknown
-    from longca.lab.bench.plan.shards import shards, shards_of_one_machine
-    from longca.lab.bench.run.runner import run_cells
-    from longca.lab.bench.workers.launch import find_task
-    from longca.lab.studies.outcome import STATUSES
-    from longca.lab.studies.select import loadable
+    from longca.core import UserError, unknown
+    from longca.lab.bench import find_task, run_cells, shards, shards_of_one_machine
+    from longca.lab.studies import STATUSES, loadable
 
     config, chosen, folder = open_study(
         study,
@@ -131,7 +127,7 @@ def command(
     )
     task = find_task(config.launcher)
     if task is not None and task.number:
-        from longca.lab.bench.workers.agent import serve
+        from longca.lab.bench import serve
 
         serve(task, folder)
         return
@@ -177,7 +173,7 @@ def command(
         repeats=repeats and not playoff_only,
     )
     if stamp is not None:
-        from longca.lab.bench.run.freshness import write_playoff_stamp, write_stamp
+        from longca.lab.bench import write_playoff_stamp, write_stamp
 
         if playoff_only:
             write_playoff_stamp(stamp, folder)
@@ -214,7 +210,7 @@ def _unknown(cells: list[Cell], files: Sequence[Path], study: Study, retried: fr
     """The cells without a record of the present protocol in the files; says how many have one."""
     import sys
 
-    from longca.lab.store.checks.known import known_cells
+    from longca.lab.store import known_cells
 
     known = known_cells(cells, files, study.measure_of, retried)
     print(known.sentence(len(cells), files), file=sys.stderr)
@@ -230,8 +226,7 @@ def _print_end(summary: Summary, study: str, has_page: bool) -> None:
     """
     from shutil import get_terminal_size
 
-    from longca.lab.bench.run.overview import failures, finding, outcome_table, rate_tables
-    from longca.lab.bench.run.scores import ShortNames
+    from longca.lab.bench import ShortNames, failures, finding, outcome_table, rate_tables
     from longca.lab.store.text import plural
 
     playoffs = summary.playoffs

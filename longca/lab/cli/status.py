@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from longca.lab.cli.options import Json, Results, StudyName, open_study, print_json, print_table, print_text
-from longca.lab.studies.outcome import STATUSES
+from longca.lab.studies import STATUSES
 
 if TYPE_CHECKING:
-    from longca.lab.store.cells import UnusableFile
+    from longca.lab.store import UnusableFile
     from longca.lab.store.index import CellFacts
-    from longca.lab.studies.study import Study
+    from longca.lab.studies import Study
 
 
 KEPT = ".status.json"
@@ -69,7 +69,7 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
             )
         for problem in problems:
             print(f"skipped {problem}")
-    from longca.lab.bench.run.scores import FAILED
+    from longca.lab.bench import FAILED
 
     if any(counts[status] for counts in methods.values() for status in FAILED):
         raise typer.Exit(1)
@@ -81,11 +81,9 @@ def _counted(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableF
     For many cells the first is kept beside them, and counted again where the study, a cell's file, a play-off
     or the code has changed. A file that cannot be read is read again each time.
     """
-    from longca.core.plugin import plugin_folders
-    from longca.lab.code.source import source_digest
-    from longca.lab.store.beside.kept import kept_answer
-    from longca.lab.store.beside.playoffs import PlayoffStore
-    from longca.lab.store.cells import CellStore
+    from longca.core import plugin_folders
+    from longca.lab.code import source_digest
+    from longca.lab.store import CellStore, PlayoffStore, kept_answer
     from longca.lab.store.index import FEWEST, files_of_cells
 
     cells = folder / "cells"
@@ -105,8 +103,8 @@ def _counted(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableF
 
 
 def _count(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableFile]]:
-    from longca.lab.bench.run.playoffs import count_playoffs
-    from longca.lab.store.beside.playoffs import PlayoffStore
+    from longca.lab.bench import count_playoffs
+    from longca.lab.store import PlayoffStore
 
     found, problems = _facts(folder)
     methods: dict[str, Counter[str]] = {}
@@ -127,7 +125,7 @@ def _count(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableFil
 
 def _facts(folder: Path) -> tuple[dict[str, CellFacts], list[UnusableFile]]:
     """Facts about each cell that has a record, and files and rows that could not be read."""
-    from longca.lab.store.cells import CellStore
+    from longca.lab.store import CellStore
     from longca.lab.store.index import CellFacts, cell_facts
     from longca.lab.store.load import load
 

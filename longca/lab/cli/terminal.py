@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
-from longca.core.errors import escaped
+from longca.core import escaped
 
 _NO_ASCII = re.compile(r"[^\x00-\x7f]")
 

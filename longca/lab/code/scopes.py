@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
-from longca.lab.code.source import PACKAGE, absolute, modules_of_package
+from longca.lab.code.source import PACKAGE, absolute, definition, modules_of_package
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -187,7 +187,7 @@ class Scopes:
             elif isinstance(node, (ast.Global, ast.Nonlocal)):
                 bound.elsewhere.update(dict.fromkeys(node.names, kind is ast.Global))
             elif kind is ast.If and is_typing_only(node):
-                waiting += node.orelse  # type: ignore[attr-defined]
+                waiting += node.orelse
             elif kind is ast.Expr or kind is ast.Return:
                 self._assigned_in(node.value, node, bound)  # type: ignore[attr-defined]
             else:
@@ -242,13 +242,8 @@ def imports_of(node: ast.Import | ast.ImportFrom, path: Path) -> Iterator[tuple[
         for alias in node.names:
             yield (
                 alias.asname or alias.name,
-                inside(module, alias.name) if is_inside else f"{module}.{alias.name}",
+                definition(module, alias.name) if is_inside else f"{module}.{alias.name}",
             )
-
-
-def inside(module: str, name: str) -> Origin:
-    """A name in a module of the package, which may be a module itself."""
-    return (f"{module}.{name}", "") if f"{module}.{name}" in modules_of_package() else (module, name)
 
 
 def parameters_of(arguments: ast.arguments) -> list[str]:
@@ -273,9 +268,42 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
             yield value
 
 
-def is_typing_only(node: ast.AST) -> bool:
+def is_typing_only(node: ast.AST) -> TypeGuard[ast.If]:
     """Tells a block for the type checker."""
     return isinstance(node, ast.If) and last_name(node.test) == "TYPE_CHECKING"
+
+
+def without_face(tree: ast.Module) -> ast.Module:
+    """The code of a package's `__init__` without the names that it loads at their first use.
+
+    A method depends on those that it uses, not on all that are offered. So `__all__` keeps the names that the
+    `__init__` imports at once, and goes where there are none.
+    """
+    face = next((node for node in tree.body if is_typing_only(node) and _is_face(node)), None)
+    if face is None:
+        return tree
+    imports = (node for node in face.body if isinstance(node, ast.ImportFrom))
+    offered = {alias.asname or alias.name for node in imports for alias in node.names}
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List) and _is_all(node.targets[0]):
+            names = [each for each in node.value.elts if getattr(each, "value", None) not in offered]
+            if names:
+                body.append(ast.Assign(targets=node.targets, value=ast.List(elts=names, ctx=ast.Load())))
+        elif node is not face:
+            body.append(node)
+    return ast.Module(body=body, type_ignores=[])
+
+
+def _is_face(node: ast.If) -> bool:
+    return any(
+        isinstance(part, ast.Assign) and isinstance(part.value, ast.Call) and last_name(part.value) == "face"
+        for part in node.orelse
+    )
+
+
+def _is_all(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "__all__"
 
 
 def last_name(node: ast.expr) -> str:
@@ -302,7 +330,7 @@ def _member(origin: str | Origin, name: str) -> str | Origin | None:
     if isinstance(origin, str):
         return f"{origin}.{name}"
     module = ".".join(part for part in origin if part)
-    return inside(module, name) if module in modules_of_package() else None
+    return definition(module, name) if module in modules_of_package() else None
 
 
 def has_rarities(source: bytes) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from longca.core.plugin import KINDS, PACKAGE_ROOT, Registry
+from longca.core import KINDS, PACKAGE_ROOT, Registry
+from longca.core.lazy import Offers, offers
 
 PACKAGE = PACKAGE_ROOT.name
 IMPORT = re.compile(
@@ -32,9 +33,12 @@ class _Text(NamedTuple):
     """One file: a hash of its bytes, and what it names of other files."""
 
     sha256: str
-    modules: tuple[
-        str, ...
-    ]  # imported from the package; also names in modules, and all packages above; none under TYPE_CHECKING
+    modules: tuple[str, ...]
+    """imported from the package; also names in modules and faces, and all packages above; none under
+    TYPE_CHECKING"""
+    whole: tuple[str, ...]
+    """those of them that may be imported as modules, by `import a.b` or `from a import b`. `longca` itself is
+    not among them: a plug-in that imports it would run everything"""
     kinds: tuple[str, ...]  # of plug-ins
 
 
@@ -79,7 +83,8 @@ def package_digest() -> str:
 
 def reached(start: Iterable[Path], follow: Callable[[str], bool] = lambda module: True) -> set[Path]:
     """These files and the package's files that they import, directly or not, with the `__init__` of each
-    package on the way.
+    package on the way. A name from a package's face leads to the module that defines it, not to all that the
+    face offers.
 
     Args:
         follow: says whether a module with this full name counts. One that does not is not followed either.
@@ -93,9 +98,38 @@ def reached(start: Iterable[Path], follow: Callable[[str], bool] = lambda module
             continue
         files.add(path)
         if path.suffix == ".py":
-            names = {*_text(path).modules, *_with_parents(module_name(path) or "")}
+            names = {*imported_modules(path), *_with_parents(module_name(path) or "")}
             waiting += [known[name] for name in names if name in known and follow(name)]
     return files
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Full names of the modules that a file imports from the package, and of all packages above them.
+
+    A package that is imported as a module, as by `import longca.masks`, stands for all that its face offers.
+    """
+    known, text = modules_of_package(), _text(path)
+    offered = list(text.whole)
+    for package in offered:  # grows meanwhile, by packages that a face offers as a whole
+        offered += [f"{package}.{name}" for name in _face(package)]
+    names = {*text.modules, *offered}
+    modules: set[str] = set()
+    for name in names:
+        module = name if name in known else definition(*name.rpartition(".")[::2])[0]
+        modules.update(_with_parents(module))
+    return modules & known.keys()
+
+
+def definition(module: str, name: str) -> tuple[str, str]:
+    """The module that defines a name of a module, and the name there: "" where the module itself is meant.
+
+    A name of a package's face is followed to where the face has it from. Names that a module merely imports
+    are not followed.
+    """
+    if f"{module}.{name}" in modules_of_package():
+        return f"{module}.{name}", ""
+    origin, attribute = _face(module).get(name, (module, name))
+    return definition(origin, attribute) if attribute and origin != module else (origin, attribute)
 
 
 def files_digest(paths: Iterable[Path]) -> str:
@@ -141,6 +175,19 @@ def _names_of_files() -> dict[Path, str]:
     return {path: name for name, path in modules_of_package().items()}
 
 
+def _face(package: str) -> Offers:
+    """What the face of a package offers; nothing for a module."""
+    path = modules_of_package().get(package)
+    if path is None or path.name != "__init__.py":
+        return {}
+    return _offers(path, path.stat().st_mtime_ns, package)
+
+
+@functools.cache
+def _offers(path: Path, _mtime_ns: int, package: str) -> Offers:
+    return offers(path.read_text(encoding="utf-8"), package)
+
+
 def _text(path: Path) -> _Text:
     return _read(path, path.stat().st_mtime_ns)
 
@@ -150,19 +197,22 @@ def _read(path: Path, _mtime_ns: int) -> _Text:
     content = path.read_bytes()
     sha256 = hashlib.sha256(content).hexdigest()
     if path.suffix != ".py":
-        return _Text(sha256, (), ())
+        return _Text(sha256, (), (), ())
     text = content.decode()
     names: set[str] = set(STARTED.findall(text)) if '"-m"' in text else set()
+    whole: set[str] = set()
     for module, imported, plain in IMPORT.findall(
         TYPING_ONLY.sub("", text) if "TYPE_CHECKING:" in text else text
     ):
         if module:
             base = absolute(module, path)
-            names |= {base, *(f"{base}.{name}" for name in _listed(imported))}
+            names.add(base)
+            whole |= {base if name == "*" else f"{base}.{name}" for name in _listed(imported)}
         else:
-            names |= {name for name in _listed(plain) if name.partition(".")[0] == PACKAGE}
+            whole |= {name for name in _listed(plain) if name.partition(".")[0] == PACKAGE}
     kinds = set(SCANNED.findall(text)) if "Registry(" in text else set()
-    return _Text(sha256, tuple({each for name in names for each in _with_parents(name)}), tuple(kinds))
+    modules = {each for name in names | whole for each in _with_parents(name)}
+    return _Text(sha256, tuple(modules), tuple(whole - {PACKAGE}), tuple(kinds))
 
 
 def _listed(names: str) -> list[str]:

@@ -26,6 +26,7 @@ from longca.lab.code.scopes import (
     keeps_names,
     last_name,
     resolved,
+    without_face,
 )
 
 BLIND_DECORATORS = {
@@ -60,7 +61,7 @@ class Text:
     """Turns the code of one file into text, and gathers the facts that say which names count."""
 
     def __init__(self, source: bytes, path: Path) -> None:
-        tree = ast.parse(source)
+        tree = without_face(ast.parse(source))
         self._path = path
         self._out = list[str]()
         self._references: dict[Origin, int] = {}

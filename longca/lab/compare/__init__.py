@@ -1,1 +1,26 @@
 """Comparison of two sets of records, or of records with published rates: pairs, verdicts and summaries."""
+
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.lab.compare import markdown, page, tables
+    from longca.lab.compare.comparison import Comparison, compare_published, compare_records
+    from longca.lab.compare.fail_on import matched, parse_fail_on, parse_share
+    from longca.lab.compare.verdict import Rule
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = [
+    "Comparison",
+    "Rule",
+    "compare_published",
+    "compare_records",
+    "markdown",
+    "matched",
+    "page",
+    "parse_fail_on",
+    "parse_share",
+    "tables",
+]

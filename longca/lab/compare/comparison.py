@@ -9,17 +9,16 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from longca.core.hardware import Hardware, load_hardware
+from longca.core import Hardware, load_hardware
 from longca.lab.compare.label import Labels, ratio_text
 from longca.lab.compare.pairs import RecordPair, pair_published, pair_records
 from longca.lab.compare.verdict import OUTCOMES, TIMED, Basis, PairVerdict, Rule, judge
-from longca.lab.published.load import PublishedRate
-from longca.lab.ranking import Lead, mean_lead
-from longca.lab.ranking.relation import WORDS as WORDS_OF_RELATION
-from longca.lab.ranking.relation import Relation
+from longca.lab.published import PublishedRate
+from longca.lab.ranking import WORDS as WORDS_OF_RELATION
+from longca.lab.ranking import Lead, Relation, mean_lead
 from longca.lab.ranking.sentences import protocols_text
 from longca.lab.store.text import number, plural
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 WORDS = {
     "faster": "faster",

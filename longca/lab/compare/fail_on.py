@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longca.core.errors import UserError, unknown
+from longca.core import UserError, unknown
 from longca.lab.compare.comparison import Change, Comparison
 from longca.lab.compare.verdict import OUTCOMES, Rule
 from longca.lab.store.text import percent, plural
-from longca.lab.studies.outcome import STATUSES
+from longca.lab.studies import STATUSES
 
 WITH_LIMIT = ("slower", "faster", "ambiguous")
 NAMES = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.compare.pairs import RecordPair
 from longca.lab.compare.side import Side
 from longca.lab.compare.verdict import Basis
 from longca.lab.store.text import NONE, number, percent
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell
 
 
 class Labels:

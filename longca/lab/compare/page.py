@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from longca.core.version import VERSION
+from longca.core import VERSION
 from longca.lab.compare.comparison import WORDS, Comparison
 from longca.lab.compare.tables import Described, lines, tables
 from longca.lab.compare.verdict import OUTCOMES
-from longca.lab.report.look.colours import theme
-from longca.lab.report.look.template import page_templates, static_text
+from longca.lab.report.look import page_templates, static_text, theme
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDEST = math.log(2)  # a bar is full at twice the speed, and at half

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from longca.core.hardware import Hardware
+from longca.core import Hardware
 from longca.lab.compare.side import Side, of_published, of_record
-from longca.lab.published.load import PublishedRate
-from longca.lab.store.view import View
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Record
+from longca.lab.published import PublishedRate
+from longca.lab.store import View
+from longca.lab.studies import Cell, Record
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from longca.core.hardware import Hardware
-from longca.lab.published.load import PublishedRate
-from longca.lab.ranking import Measurement
-from longca.lab.ranking.record import measurement_of
-from longca.lab.store.view import View
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.record import Record
+from longca.core import Hardware
+from longca.lab.published import PublishedRate
+from longca.lab.ranking import Measurement, measurement_of
+from longca.lab.store import View
+from longca.lab.studies import Cell, Record
 
 
 class Spread(NamedTuple):

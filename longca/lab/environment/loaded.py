@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
 
-from longca.core.plugin import PACKAGE_ROOT, plugin_folders
+from longca.core import PACKAGE_ROOT, plugin_folders
 from longca.lab.environment.elf import WHOLE_BYTES, build_id, is_elf, sample_of, sha256_of
 from longca.lab.environment.packages import PackageFolder, Tree, module_name
-from longca.lab.studies.facts.inventory import LoadedSoftware, LooseModule, SharedObject
+from longca.lab.studies.facts import LoadedSoftware, LooseModule, SharedObject
 
 MAPS = Path("/proc/self/maps")
 DELETED = " (deleted)"

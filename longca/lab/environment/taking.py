@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from longca.lab.environment.loaded import LoadedFiles, search_folders
 from longca.lab.environment.packages import PackageFolder
-from longca.lab.studies.facts.inventory import (
+from longca.lab.studies.facts import (
     Distribution,
     Installation,
     Listing,

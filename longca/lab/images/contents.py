@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.core.secrets import without_secrets
 from longca.lab.images.image import locate
 from longca.lab.images.render import CONTENTS

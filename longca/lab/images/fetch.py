@@ -8,8 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from longca.core.errors import UserError
-from longca.core.plugin import PACKAGE_ROOT
+from longca.core import PACKAGE_ROOT, UserError
 from longca.lab.images.recipe import Recipe
 from longca.lab.images.render import WHEELS
 

@@ -7,10 +7,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.core.secrets import HIDDEN, without_secrets
 from longca.lab.images.recipe import ELSEWHERE, names
-from longca.lab.store.files import replace_file
+from longca.lab.store import replace_file
 from longca.lab.studies.checkout import IMAGES
 
 # places in its header

@@ -10,14 +10,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.core.secrets import bytes_without_secrets, without_secrets
 from longca.lab.images.contents import bill_of_materials, contents
 from longca.lab.images.fetch import fetch, reachable
 from longca.lab.images.image import IMAGES, Image, check_architecture, stamp
 from longca.lab.images.recipe import Recipe, load_recipe, names
 from longca.lab.images.render import BOUND, EPOCH, recipe_digest
-from longca.lab.store.files import replace_file
+from longca.lab.store import replace_file
 
 MACHINE = "x86_64"  # of the wheels in the locks
 HUB = {"docker.io": "registry-1.docker.io"}  # registry names that are not hosts

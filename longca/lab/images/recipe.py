@@ -5,9 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from longca.core.errors import UserError, unknown
-from longca.core.plugin import PACKAGE_ROOT
-from longca.core.schema import Frozen, parse, read_yaml
+from longca.core import PACKAGE_ROOT, Frozen, UserError, parse, read_yaml, unknown
 
 CONTAINERS = PACKAGE_ROOT.parent / "containers"
 ELSEWHERE = "the installed package has no recipes of images; a checkout has them"

@@ -9,7 +9,7 @@ during the build, not copied.
 import hashlib
 import re
 
-from longca.core.plugin import PACKAGE_ROOT
+from longca.core import PACKAGE_ROOT
 from longca.lab.images.recipe import Recipe
 
 HEAD = "# Made by `make containers` from image.yaml beside it: edit that."

@@ -9,13 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from longca.core.errors import UserError
-from longca.core.hardware import Hardware, load_hardware
-from longca.core.plugin import Registry
-from longca.core.version import VERSION
+from longca.core import VERSION, Hardware, Registry, UserError, load_hardware
 from longca.lab.advice.many_gpus import verdicts as predicted_verdicts
-from longca.lab.claims.by_gpu import judged as judged_by_gpu
-from longca.lab.claims.contract import MEANINGS, READINGS, STUDY, all_claims, summary
+from longca.lab.claims import MEANINGS, READINGS, STUDY, all_claims, summary
+from longca.lab.claims import judged as judged_by_gpu
 from longca.lab.paper.analysis.select import devices, earlier_strategies
 from longca.lab.paper.contract import Exhibit, PaperFigure, PaperTable, Section
 from longca.lab.paper.facts import coverage, gallery
@@ -30,24 +27,27 @@ from longca.lab.paper.published import (
     with_published,
 )
 from longca.lab.paper.repairs import REPAIRS
+from longca.lab.report import merged_json, points_json
+from longca.lab.report.content import Frame, fields_of, script_json, templates
 from longca.lab.report.content.method_notes import method_notes
-from longca.lab.report.content.packing import script_json
-from longca.lab.report.content.page import Frame, fields_of
-from longca.lab.report.content.record_layout import templates
-from longca.lab.report.look.colours import MARKERS, looks, theme
-from longca.lab.report.look.masks import MaskDrawing
-from longca.lab.report.look.style import Style
-from longca.lab.report.look.svg import Inline, inline
-from longca.lab.report.look.template import page_templates, static_text
-from longca.lab.report.rows import merged_json, points_json
+from longca.lab.report.look import (
+    MARKERS,
+    Inline,
+    MaskDrawing,
+    Style,
+    inline,
+    looks,
+    page_templates,
+    static_text,
+    theme,
+)
 from longca.lab.report.series import Unit, for_file, labelled, rate_unit, sampled
-from longca.lab.store.cells import UnusableFile
-from longca.lab.store.environments.listings import Environments
+from longca.lab.store import UnusableFile, replace_file
+from longca.lab.store.environments import Environments
 from longca.lab.store.export import csv_bytes, export, frame_csv
-from longca.lab.store.files import replace_file
 from longca.lab.store.table import derived, is_own, of_grid, to_report
 from longca.lab.store.text import percent, plural
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 if TYPE_CHECKING:
     import pandas as pd

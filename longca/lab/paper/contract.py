@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from longca.core.plugin import Plugin
+from longca.core import Plugin
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Style
+    from longca.lab.report.look import Style
 
 Section = Literal["data", "dense", "sparse", "memory", "cp", "beyond", "released"]
 

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from longca.core.plugin import Registry
-from longca.core.units import format_length
-from longca.lab.claims.rows import STUDY_GPU
-from longca.lab.report.look.masks import MaskDrawing, mask_drawings
+from longca.core import Registry, format_length
+from longca.lab.claims import STUDY_GPU
+from longca.lab.report.look import MaskDrawing, mask_drawings
 from longca.lab.store.text import percent, short_device
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import load_study
-from longca.masks import build_mask
-from longca.masks.contract import Pattern
+from longca.lab.studies import Cell, load_study
+from longca.masks import Pattern, build_mask
 
 if TYPE_CHECKING:
     import pandas as pd

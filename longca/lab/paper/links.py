@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from longca.core.units import format_length
-from longca.lab.report.content.packing import unpacked
-from longca.lab.report.content.record_layout import FILTERS as TABLE_FILTERS
+from longca.core import format_length
+from longca.lab.report.content import FILTERS as TABLE_FILTERS
+from longca.lab.report.content import unpacked
 from longca.lab.store.text import plural
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)

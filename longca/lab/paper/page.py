@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from longca.lab.claims.contract import TRUSTS, Claim, Status, Verdicts
+from longca.lab.claims import TRUSTS, Claim, Status, Verdicts
 from longca.lab.paper.contract import Cells, Exhibit, Section
 from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
 from longca.lab.paper.provenance import StudyProvenance
 from longca.lab.paper.repairs import Repair
-from longca.lab.report.content.page import Frame
-from longca.lab.report.look.svg import Inline
-from longca.lab.store.cells import UnusableFile
+from longca.lab.report.content import Frame
+from longca.lab.report.look import Inline
+from longca.lab.store import UnusableFile
 from longca.lab.store.text import short_device
 
 

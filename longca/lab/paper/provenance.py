@@ -7,17 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.core.hardware import GpuModel, Hardware
+from longca.core import GpuModel, Hardware
 from longca.lab.paper.links import RunPage
 from longca.lab.report.tables import StudyRun, machine_facts, runs, software_facts
-from longca.lab.store.environments.images import image_lists, own_lists
-from longca.lab.store.environments.listings import Environments
-from longca.lab.store.environments.summary import EnvironmentSummary, summary_of
+from longca.lab.store.environments import Environments, EnvironmentSummary, image_lists, own_lists, summary_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.lab.studies.record import Record
+    from longca.lab.studies import Record
 
 GPU = {
     "GPU name": "GPU",

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.units import format_length
-from longca.lab.published.load import load_published
+from longca.core import format_length
+from longca.lab.published import load_published
 from longca.lab.store.text import number, percent, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.core.hardware import Hardware
+    from longca.core import Hardware
 
 KEY = ["kind", "kernel", "strategy", "mask", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction"]
 TOLD = ["seqlen", "world"]  # a source may leave these out

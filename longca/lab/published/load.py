@@ -7,11 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from longca.core.call import Direction, Scalar
-from longca.core.schema import Frozen, parse, read_yaml
-from longca.core.units import parse_heads
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Length
+from longca.core import Direction, Frozen, Scalar, parse, parse_heads, read_yaml
+from longca.lab.studies import Cell, Length
 
 DATA = Path(__file__).parent / "data"
 Heads = Annotated[tuple[int, int], BeforeValidator(parse_heads)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from longca.lab.store.view import View
+    from longca.lab.store import View
 
 UNIT = ("gpus", "hostname", "device_type")
 """the columns that tell one device from another"""

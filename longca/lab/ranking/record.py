@@ -8,7 +8,7 @@ from longca.lab.ranking.facts import facts_of_view
 from longca.lab.ranking.measurement import Measurement
 
 if TYPE_CHECKING:
-    from longca.lab.store.view import View
+    from longca.lab.store import View
 
 
 def measurement_of(view: View, rate: float | None) -> Measurement | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from longca.lab.ranking.order import RankedMethod, Standing
 from longca.lab.ranking.point import MeasuredPoint
-from longca.lab.studies.samples.statistics import NOISY
+from longca.lab.studies.samples import NOISY
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.lab.ranking import Standing, tallies
+from longca.lab.ranking import Standing, num_open, num_played_off, tallies
 from longca.lab.ranking.sentences import protocols_of, rivals_text
-from longca.lab.ranking.tally import num_open, num_played_off
 from longca.lab.report.decide.cases import CaseKey, Cases, cases
 from longca.lab.report.findings import at_largest
 from longca.lab.report.series import DIRECTIONS, labelled
 from longca.lab.store.text import percent, plural
-from longca.lab.studies.outcome import STATUSES
+from longca.lab.studies import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.core.errors import UserError
-from longca.core.hardware import Hardware, load_hardware
-from longca.core.version import VERSION
+from longca.core import VERSION, Hardware, UserError, load_hardware
 from longca.lab.ranking.table import is_beside
 from longca.lab.report import answers, matrix, tables, winners
 from longca.lab.report.content import controls
@@ -31,17 +29,14 @@ from longca.lab.report.look.masks import mask_drawings
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.report.rows import merged_json, on_page, rows_json
 from longca.lab.report.series import Unit, labelled, mask_order, rate_unit
-from longca.lab.store.cells import UnusableFile
+from longca.lab.store import UnusableFile, replace_file
 from longca.lab.store.columns import COLUMNS
-from longca.lab.store.environments.images import image_lists, own_lists
-from longca.lab.store.environments.listings import Environments
-from longca.lab.store.environments.summary import summary_of
+from longca.lab.store.environments import Environments, image_lists, own_lists, summary_of
 from longca.lab.store.export import EXPORTED, export_files
-from longca.lab.store.files import replace_file
 from longca.lab.store.table import columns, frame, to_report
 from longca.lab.store.text import percent
-from longca.lab.studies.record import Record
-from longca.lab.studies.samples.statistics import NOISY
+from longca.lab.studies import Record
+from longca.lab.studies.samples import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.ranking.sentences import field_text
 from longca.lab.ranking.table import COLUMNS as RANKING
 from longca.lab.report.decide.views import HeatMap, Placed, decision
 from longca.lab.report.series import DIRECTIONS, is_earlier, join, labelled
 from longca.lab.store.table import is_ranked
-from longca.lab.studies.cell import usual_corpus
+from longca.lab.studies import usual_corpus
 
 if TYPE_CHECKING:
     import pandas as pd

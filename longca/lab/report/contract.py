@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from longca.core.plugin import Plugin
+from longca.core import Plugin
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 
-from longca.core.version import VERSION
+from longca.core import VERSION
 from longca.lab.report.look.colours import theme
 from longca.lab.report.look.template import page_templates, static_text
-from longca.lab.store.files import replace_file
+from longca.lab.store import replace_file
 
 _TITLE = re.compile(r"<title>([^<]*?)(?: · longca)?</title>")
 _ABOUT = re.compile(r'<meta name="description" content="([^"]*)">')

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.report.series import DIRECTIONS, labelled, mask_order
 from longca.lab.store.text import plural
 

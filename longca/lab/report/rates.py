@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.report.look.dot_rows import mark, marked_rows
 from longca.lab.report.panels import MASK, PANEL, draw_panels, in_panel_order
 from longca.lab.report.series import attention, labelled, points, rankable, rate_unit

@@ -10,8 +10,7 @@ from longca.lab.report.content.packing import packed, script_json
 from longca.lab.report.content.record_texts import detail_texts, merged_texts, table_texts, tip_texts
 from longca.lab.report.series import Unit
 from longca.lab.store.text import is_missing, number
-from longca.lab.studies.outcome import Failed
-from longca.lab.studies.record import Record
+from longca.lab.studies import Failed, Record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.core.hardware import GpuModel, Hardware
+from longca.core import GpuModel, Hardware
 from longca.lab.ranking.sentences import protocols_text
 from longca.lab.store.text import NONE, format_bytes, plural
-from longca.lab.studies.record import Environment, Node, Record, Software
+from longca.lab.studies import Environment, Node, Record, Software
 from longca.lab.studies.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
 
 if TYPE_CHECKING:
@@ -50,9 +50,8 @@ class ImageUse:
 
 def worst_errors(records: Iterable[Record]) -> list[WorstError]:
     """The cell with the largest ratio of error to budget for each method, direction and tensor."""
-    from longca.core.hardware import Hardware
-    from longca.core.units import format_length
-    from longca.lab.store.view import View
+    from longca.core import Hardware, format_length
+    from longca.lab.store import View
 
     worst: dict[tuple[str, bool, int], WorstError] = {}
     counts: Counter[tuple[str, bool, int]] = Counter()

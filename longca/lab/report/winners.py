@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.ranking import Standing, mean_standing
 from longca.lab.ranking.sentences import field_text, lead_text, names, other_protocol_text, relation_text
 from longca.lab.report.decide.cases import cases

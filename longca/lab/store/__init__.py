@@ -1,1 +1,38 @@
 """Records on disk, and the tables derived from them. Never imports torch."""
+
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.lab.store import columns, environments, export, frame, index, load, table, text
+    from longca.lab.store.beside.kept import kept_answer
+    from longca.lab.store.beside.playoffs import PlayoffStore
+    from longca.lab.store.cells import CellStore, UnusableFile
+    from longca.lab.store.checks.known import known_cells
+    from longca.lab.store.checks.record import digest_of
+    from longca.lab.store.files import replace_file
+    from longca.lab.store.lock import lock_folder
+    from longca.lab.store.view import View
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = [
+    "CellStore",
+    "PlayoffStore",
+    "UnusableFile",
+    "View",
+    "columns",
+    "digest_of",
+    "environments",
+    "export",
+    "frame",
+    "index",
+    "kept_answer",
+    "known_cells",
+    "load",
+    "lock_folder",
+    "replace_file",
+    "table",
+    "text",
+]

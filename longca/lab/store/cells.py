@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import shown
+from longca.core import shown
 from longca.core.reading import CELL_FILE, read_file
 from longca.lab.store.decode import Decoder, Unusable, encode, record_without_secrets
 from longca.lab.store.environments.listings import write_listings
 from longca.lab.store.files import TEMPORARY, keep, remove_leftovers
 from longca.lab.store.lock import lock_folder
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Literal
 
 from longca.lab.store.view import View
-from longca.lab.studies.record import COSTS
+from longca.lab.studies import COSTS
 
 
 @dataclass(frozen=True)

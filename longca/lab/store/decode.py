@@ -6,9 +6,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from longca.core.errors import shown
+from longca.core import Model, problems_of, shown
 from longca.core.reading import CELL_FILE, JsonError, read_json
-from longca.core.schema import Model, problems_of
 from longca.core.secrets import data_without_secrets
 from longca.lab.store.checks.record import (
     CHECKSUM_KEY,
@@ -17,7 +16,7 @@ from longca.lab.store.checks.record import (
     checksum_of_content,
     contradiction,
 )
-from longca.lab.studies.record import Environment, Record
+from longca.lab.studies import Environment, Record
 
 MOST_OF_REASON = 500  # characters
 READABLE: tuple[int, ...] = get_args(Record.model_fields["schema_version"].annotation)

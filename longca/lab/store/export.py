@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.version import VERSION
+from longca.core import VERSION
 from longca.lab.store.checks.record import CHECKSUM_SINCE
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.decode import encode
@@ -19,7 +19,7 @@ from longca.lab.store.environments.listings import KEY, Environments, packed
 from longca.lab.store.files import replace_file
 from longca.lab.store.parquet import ENVIRONMENTS_KEY, RECORD_COLUMN
 from longca.lab.store.table import columns, in_order
-from longca.lab.studies.record import SCHEMA_VERSION, Record
+from longca.lab.studies import SCHEMA_VERSION, Record
 
 if TYPE_CHECKING:
     import pandas as pd

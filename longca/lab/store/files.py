@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from longca.core.errors import UserError
+from longca.core import UserError
 
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
 # of folders, on some network file systems

@@ -13,14 +13,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.core.errors import UserError, check_installed
+from longca.core import UserError, check_installed
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.load import FILES, committed, holds_records
 from longca.lab.store.load import load as load_records
 from longca.lab.store.table import derived, in_order
 from longca.lab.store.text import plural
-from longca.lab.studies.config import load_config
-from longca.lab.studies.study import load_study
+from longca.lab.studies import load_config, load_study
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,13 +16,11 @@ from typing import Any, NamedTuple, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from longca.lab.code.source import files_digest, reached
+from longca.lab.code import files_digest, reached
 from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.checks.record import digest_of
 from longca.lab.store.files import write_atomically
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.outcome import WAS_AT, Failed
-from longca.lab.studies.record import Record
+from longca.lab.studies import WAS_AT, Cell, Failed, Record
 
 NAME = ".index.json"
 FEWEST = 1000  # cells for which an index is worth its file
@@ -88,7 +86,7 @@ class CellFacts(NamedTuple):
 
     @classmethod
     def of(cls, record: Record) -> CellFacts:
-        from longca.core.hardware import Hardware
+        from longca.core import Hardware
         from longca.lab.store.view import View
 
         view = View(record, Hardware())

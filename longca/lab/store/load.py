@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.core.project import ROOT, origin
 from longca.core.reading import RECORDS, JsonError, read_file, read_json
 from longca.lab.store.beside.playoffs import PlayoffStore
@@ -30,8 +30,7 @@ from longca.lab.store.parquet import (
     read_texts,
 )
 from longca.lab.store.table import derived, is_own, of_grid
-from longca.lab.studies.cell import LATER_FIELDS
-from longca.lab.studies.record import Record
+from longca.lab.studies import LATER_FIELDS, Record
 
 if TYPE_CHECKING:
     import pandas as pd

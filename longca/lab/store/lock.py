@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.store.files import make_folder
 
 NAME = ".lock"

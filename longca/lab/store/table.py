@@ -6,14 +6,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import AS_RELEASED
-from longca.core.errors import UserError
-from longca.core.hardware import Hardware, load_hardware
+from longca.core import AS_RELEASED, Hardware, UserError, load_hardware
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.text import plural
 from longca.lab.store.view import Ceilings, Singles, View
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from functools import cached_property
 from statistics import median
 
-from longca.core.errors import shown
-from longca.core.hardware import Hardware
+from longca.core import Hardware, shown
 from longca.lab.store.text import format_bytes
-from longca.lab.studies.outcome import Failed, OutOfMemory, TimedOut
-from longca.lab.studies.record import Node, Record
-from longca.lab.studies.samples.statistics import Times
+from longca.lab.studies import Failed, Node, OutOfMemory, Record, TimedOut
+from longca.lab.studies.samples import Times
 
 MOST_OF_REASON = 10_000  # characters
 SETTLED_MS = 160.0  # shorter separate calls do not fill NVML's averaging period of a second

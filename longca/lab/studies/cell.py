@@ -7,8 +7,18 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from longca.core.call import MOST_HEADS, MOST_RANKS, MOST_TOKENS, CallSpec, Direction, Dtype, Named
-from longca.core.schema import LARGEST_INT, Frozen, Name
+from longca.core import (
+    LARGEST_INT,
+    MOST_HEADS,
+    MOST_RANKS,
+    MOST_TOKENS,
+    CallSpec,
+    Direction,
+    Dtype,
+    Frozen,
+    Name,
+    Named,
+)
 
 InputValues = Literal["normal", "signs", "small", "constant"]
 # of calls before the samples of a sustained cell: power and clock of a GPU have settled by then

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longca.core import VERSION
 from longca.core.project import MARK, ROOT, SHIPPED, in_project, origin, project_root
-from longca.core.version import VERSION
 
 if TYPE_CHECKING:
     from longca.lab.studies.record import Source

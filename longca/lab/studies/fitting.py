@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longca.core.call import AS_RELEASED
-from longca.core.errors import UserError
+from longca.core import AS_RELEASED, UserError
 from longca.lab.studies.masks import cell_mask, mask_name
+from longca.predict import amounts, covers_all, form_labels, items_of, ran_earlier, way_of
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
 from longca.predict.fitted import FittedKernels
-from longca.predict.kernel import amounts, form_labels
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
-from longca.predict.ways import covers_all, items_of, ran_earlier, way_of
 
 if TYPE_CHECKING:
     from longca.lab.studies.cell import Cell
     from longca.lab.studies.record import Record
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
 
 # longer block masks are skipped: they take gigabytes, and their tiles resemble those of shorter ones
 MOST_BLOCK_TOKENS = 70_000

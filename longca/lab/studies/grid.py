@@ -7,11 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from longca.core.call import MOST_HEADS, MOST_RANKS, Direction, Dtype, Messages, Scalar
-from longca.core.errors import UserError, unknown
-from longca.core.plugin import Registry
-from longca.core.schema import LARGEST_INT, Frozen, parse
-from longca.core.units import parse_heads, parse_length
+from longca.core import (
+    LARGEST_INT,
+    MOST_HEADS,
+    MOST_RANKS,
+    Direction,
+    Dtype,
+    Frozen,
+    Messages,
+    Registry,
+    Scalar,
+    UserError,
+    parse,
+    parse_heads,
+    parse_length,
+    unknown,
+)
 from longca.lab.studies.cell import Cell, InputValues, usual_corpus
 
 MOST_NAMED = 10  # unknown names of a grid in a message

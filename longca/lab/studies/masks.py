@@ -1,8 +1,7 @@
 """The masks of cells."""
 
 from longca.lab.studies.cell import Cell
-from longca.masks.build import MaskBuilder
-from longca.masks.mask import Mask
+from longca.masks import Mask, MaskBuilder
 
 
 def cell_mask(cell: Cell) -> Mask:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from longca.core.schema import Count, Frozen
+from longca.core import Count, Frozen
 
 MOST_LINE = 10_000  # characters
 MOST_LOG = 1_000_000  # characters

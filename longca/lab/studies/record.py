@@ -10,8 +10,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from longca.core.call import MOST_RANKS, Milliseconds, Named, Scalar, Work
-from longca.core.schema import LARGEST_INT, MOST_NAMES, Count, Frozen, Name
+from longca.core import (
+    LARGEST_INT,
+    MOST_NAMES,
+    MOST_RANKS,
+    Count,
+    Frozen,
+    Milliseconds,
+    Name,
+    Named,
+    Scalar,
+    Work,
+)
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.facts.drawn import DrawnLengths
 from longca.lab.studies.facts.inventory import RankEnvironment

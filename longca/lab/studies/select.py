@@ -4,10 +4,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
-from longca.core.errors import UserError, unknown
-from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
-from longca.core.schema import Frozen
-from longca.core.units import parse_heads, parse_length
+from longca.core import (
+    BrokenPlugin,
+    Frozen,
+    Registry,
+    UserError,
+    as_broken,
+    parse_heads,
+    parse_length,
+    say_left_out,
+    unknown,
+)
 from longca.lab.studies.cell import Cell
 
 LOADED = ("kernel", "strategy", "corpus")  # masks are loaded when a study is expanded

@@ -7,9 +7,8 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from longca.core.errors import unknown
+from longca.core import Frozen, merge, parse, read_yaml, unknown
 from longca.core.project import in_project
-from longca.core.schema import Frozen, merge, parse, read_yaml
 
 SITE_FILE = Path("config/site.yaml")
 PREFIX = "LONGCA_SITE_"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.plugin import Registry
+from longca.core import Registry
 
 if TYPE_CHECKING:
-    from longca.cp.contract import Strategy
+    from longca.cp import Strategy
     from longca.lab.studies.cell import Cell
 
 

@@ -6,10 +6,20 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from longca.core.errors import UserError, raise_all, unknown
-from longca.core.plugin import BrokenPlugin, Registry, as_broken, say_left_out
+from longca.core import (
+    LARGEST_INT,
+    BrokenPlugin,
+    Frozen,
+    Registry,
+    UserError,
+    as_broken,
+    parse,
+    raise_all,
+    read_yaml,
+    say_left_out,
+    unknown,
+)
 from longca.core.reading import CELLS
-from longca.core.schema import LARGEST_INT, Frozen, parse, read_yaml
 from longca.core.secrets import without_secrets
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.checkout import studies_folder

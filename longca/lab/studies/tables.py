@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from longca.core.plugin import Registry
-from longca.data.sampler import sample_documents
+from longca.core import Registry
+from longca.data import sample_documents
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.masks import cell_mask, mask_name
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
-from longca.lab.report.contract import Figure
+from longca.core import format_length
+from longca.lab.report import Figure
 from longca.lab.report.panels import MASK, draw_panels, in_panel_order
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points
 from longca.lab.store.text import number
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Style
+    from longca.lab.report.look import Style
 
 
 class NewFigure(Figure):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.call import CallSpec
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+from longca.core import CallSpec
+from longca.kernels import Forward, Kernel, Prepared, Problem
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks.traits import Traits
+    from longca.masks import Traits
 
 
 class NewKernel(Kernel):
@@ -41,7 +41,7 @@ class NewKernelPrepared(Prepared):
         """Untimed: convert the mask to the kernel's format, plan, compile. `longca/lowering/` supports many
         formats."""
         super().__init__(problem)
-        from longca.lowering.dense import dense_mask  # heavy imports inside functions keep `longca list` fast
+        from longca.lowering import dense_mask  # heavy imports inside functions keep `longca list` fast
 
         visible = dense_mask(problem.mask, problem.device)  # bool, True is visible
         self.hidden = ~visible.view(problem.mask.num_groups, 1, *visible.shape[-2:])

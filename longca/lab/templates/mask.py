@@ -7,10 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from longca.core.schema import Frozen
-from longca.masks import band
-from longca.masks.contract import Draw, Pattern
-from longca.masks.mask import Mask
+from longca.core import Frozen
+from longca.masks import Draw, Mask, Pattern, band
 
 
 class NewMask(Pattern):

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from longca.core.schema import Frozen
-from longca.cp.partition.mesh import Mesh
-from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.gather import Gather
+from longca.core import Frozen
+from longca.cp import PlannedStrategy
+from longca.cp.partition import Mesh
+from longca.cp.schedule import Gather
 
 
 class NewStrategy(PlannedStrategy):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from longca.core.errors import whole_number
+from longca.core import whole_number
 from longca.masks import band
 from longca.masks.band import spread
 from longca.masks.forms.values import runs, whole_numbers

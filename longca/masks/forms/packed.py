@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from longca.core.errors import whole_number
-from longca.core.units import parse_length
+from longca.core import parse_length, whole_number
 from longca.masks import band
 from longca.masks.band import INF
 from longca.masks.forms.types import Window

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from longca.core.errors import whole_number
+from longca.core import whole_number
 from longca.masks import band
 from longca.masks.band import INF
 from longca.masks.forms.types import SliceType

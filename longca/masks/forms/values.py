@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from longca.core.errors import UserError
+from longca.core import UserError
 
 
 @contextmanager

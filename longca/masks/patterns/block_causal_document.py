@@ -3,7 +3,7 @@
 import numpy as np
 from pydantic import Field
 
-from longca.core.schema import Frozen
+from longca.core import Frozen
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.mask import Mask

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from longca.core.schema import Frozen
+from longca.core import Frozen
 from longca.masks.choice import qk_blocks, random_blocks
 from longca.masks.contract import Draw, Pattern
 from longca.masks.grid import BlockGrid

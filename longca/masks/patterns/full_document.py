@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longca.core.schema import Frozen
+from longca.core import Frozen
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.mask import Mask

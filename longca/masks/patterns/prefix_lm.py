@@ -1,6 +1,6 @@
 """Prefix language modelling: full attention to a prefix, causal after it."""
 
-from longca.core.schema import Frozen
+from longca.core import Frozen
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
 from longca.masks.mask import Mask

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from longca.core.schema import Frozen
+from longca.core import Frozen
 from longca.masks.contract import Draw, Pattern
 from longca.masks.forms.tree import of_tree
 from longca.masks.mask import Mask

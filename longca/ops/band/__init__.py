@@ -1,1 +1,31 @@
 """Band attention: exact attention for any list of bands and any block-sparse mask, forward and backward."""
+
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.ops.band.api import band_attention, band_backward, band_backward_onto, band_forward
+    from longca.ops.band.checks import unusable
+    from longca.ops.band.launcher import unknown_launchers
+    from longca.ops.band.plan import BandPlan, bytes_of, of_rows, plan_band_attention
+    from longca.ops.band.tables.backward_rule import AddOrder, orders_of_parts
+    from longca.ops.band.versions import unusable_triton
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = [
+    "AddOrder",
+    "BandPlan",
+    "band_attention",
+    "band_backward",
+    "band_backward_onto",
+    "band_forward",
+    "bytes_of",
+    "of_rows",
+    "orders_of_parts",
+    "plan_band_attention",
+    "unknown_launchers",
+    "unusable",
+    "unusable_triton",
+]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from longca.masks.mask import Mask
+from longca.masks import Mask
 from longca.ops.band import eager
 from longca.ops.band.checks import check_device, check_inputs, check_result, checked_scale, flat_initial
 from longca.ops.band.config import BandKernel

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from longca.masks.mask import Mask
+from longca.masks import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
 from longca.ops.band.launches import Calls
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order

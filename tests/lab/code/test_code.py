@@ -199,6 +199,53 @@ def test_what_runs_counts(files: dict[str, str], package: Package):
     assert package(files) != package(_plain())
 
 
+FACE = """
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.ops.tiles import SIZE, tile
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = ["SIZE", "tile"]
+"""
+
+
+def test_a_name_from_a_face_counts_as_one_of_its_module(package: Package):
+    by_module = package(_plain(**{"ops/__init__.py": ""}))
+    through = _plain(**{"ops/__init__.py": FACE, "main.py": MAIN.replace("longca.ops.tiles", "longca.ops")})
+    assert package(through) == by_module
+    as_attribute = MAIN.replace("from longca.ops.tiles import SIZE, tile", "import longca.ops as ops")
+    for name in ("tile(rows)", "SIZE"):  # of a package that is imported as a module
+        as_attribute = as_attribute.replace(name, f"ops.{name}")
+    assert package({**through, "main.py": as_attribute}) == by_module
+    assert package({**through, "ops/tiles.py": OTHER}) != by_module
+
+
+def test_what_else_a_face_offers_does_not_count(package: Package):
+    files = _plain(**{"ops/__init__.py": FACE, "main.py": MAIN.replace("longca.ops.tiles", "longca.ops")})
+    before = package(files)
+    more = FACE.replace("else:", "    from longca.ops.other import wide\nelse:").replace(
+        '"tile"', '"tile", "wide"'
+    )
+    assert package({**files, "ops/__init__.py": more}) == before
+    assert package({**files, "ops/__init__.py": more, "ops/other.py": "def wide(): return 1"}) == before
+    assert package({**files, "ops/__init__.py": f"{FACE}\nLIMIT = 4\n"}) != before
+
+
+def test_names_that_a_face_imports_at_once_count_as_before(package: Package):
+    at_once = "from longca.ops.tiles import SIZE, tile\n\n__all__ = ['SIZE', 'tile']\n"
+    later = FACE.replace("import SIZE, tile", "import rest").replace(
+        '["SIZE", "tile"]', "['SIZE', 'rest', 'tile']"
+    )
+    files = _plain(**{"ops/__init__.py": at_once})
+    assert package({**files, "ops/__init__.py": f"{at_once.partition('__all__')[0]}{later}"}) == package(
+        files
+    )
+
+
 def test_a_name_from_another_file_counts_where_both_files_are_reached(package: Package):
     """Both have a function of that name, as kernels for several GPUs have."""
     both = (

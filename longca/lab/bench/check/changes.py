@@ -16,8 +16,9 @@ import torch
 
 from longca.lab.bench.check.inputs import DTYPES, SMALL
 from longca.lab.bench.check.reference import DenseMaskRows
-from longca.lab.studies.cell import Cell, InputValues
-from longca.masks.mask import Mask
+from longca.lab.studies import Cell
+from longca.lab.studies.cell import InputValues
+from longca.masks import Mask
 
 NUM_SITES = 2
 TRIES = 20  # rows tried for each site: under most masks few rows see no key

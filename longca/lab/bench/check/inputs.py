@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from longca.core.call import Dtype
-from longca.lab.studies.cell import Cell
+from longca.core import Dtype
+from longca.lab.studies import Cell
 
 DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SMALL = 0.01  # of a standard normal value

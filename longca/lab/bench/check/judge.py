@@ -22,7 +22,7 @@ from longca.lab.bench.check.reference import (
 )
 from longca.lab.bench.check.scope import CheckedPart, CheckedSubset
 from longca.lab.bench.check.tally import ErrorAccumulator
-from longca.lab.studies.record import Accuracy
+from longca.lab.studies import Accuracy
 
 Digests = dict[str, int]
 """of inputs, by name, after the kernel was called"""

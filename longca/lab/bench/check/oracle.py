@@ -35,12 +35,12 @@ from functools import cached_property
 
 import torch
 
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 from longca.lab.bench.check.inputs import Inputs
 from longca.lab.bench.check.reference import HeadKeys, HeadsReference, Reference, RowsReference, index_of
 from longca.lab.bench.check.scope import CheckedSubset, whole
 from longca.lab.bench.check.tally import EPS32, ErrorAccumulator
-from longca.lab.studies.record import Accuracy
+from longca.lab.studies import Accuracy
 
 FIELDS = {"out": "out_GRnD", "lse": "lse_GRn", "dq": "dq_GRnD"}
 Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

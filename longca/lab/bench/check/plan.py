@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 from longca.lab.bench.check.changes import NAMES, TIMED, Changes
 from longca.lab.bench.check.inputs import Inputs, input_seed, make_inputs
 from longca.lab.bench.check.oracle import PartResult, checked_dout
 from longca.lab.bench.check.scope import CheckedPart, CheckedSubset, affordable, whole
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell
 
 EXTRA_ROWS = 6  # of each KV head of a site, in each timed call that is judged: drawn for that call
 NUM_JUDGED = 2  # timed calls whose results are judged

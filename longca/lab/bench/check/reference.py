@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 from longca.lab.bench.check.inputs import Inputs
 from longca.lab.bench.check.scope import CheckedPart, CheckedSubset
-from longca.masks import band
-from longca.masks.mask import Mask
+from longca.masks import Mask, band
 
 # (query, key) pairs over heads at a time: bounds the oracle's memory
 CHUNK_PAIRS = {"cpu": 1 << 20, "cuda": 1 << 26}

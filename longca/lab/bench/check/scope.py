@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 
 BUDGET_FLOPS = {"cpu": 8e9, "cuda": 2e12}
 """of float64: below a second on two CPU cores, a quarter of one on an H200"""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 from longca.lab.bench.check.inputs import DTYPES
 from longca.lab.bench.check.judge import Judge
 from longca.lab.bench.check.plan import CheckPlan, TimedResult
@@ -21,8 +21,7 @@ from longca.lab.bench.measure.environment import choose_device
 from longca.lab.bench.measure.failure import failure
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences, mask_facts
 from longca.lab.bench.measure.warm_math import warm_math
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Cell, Measure
 from longca.lab.studies.outcome import Incorrect, Ok, Outcome
 
 Message = dict[str, Any]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from longca.core.schema import Frozen
+from longca.core import Frozen
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.result import Result
+from longca.lab.studies import Accuracy
 from longca.lab.studies.outcome import Outcome
-from longca.lab.studies.record import Accuracy, MaskFacts
+from longca.lab.studies.record import MaskFacts
 
 JUDGED = ("ok", "incorrect")  # outcomes that only the judge gives
 

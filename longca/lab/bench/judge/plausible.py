@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import statistics
 
-from longca.core.hardware import Hardware, load_hardware
+from longca.core import Hardware, load_hardware
 from longca.lab.bench.measure.result import Result
 from longca.lab.store.text import number
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell, Node
 from longca.lab.studies.outcome import Implausible
-from longca.lab.studies.record import Node, Samples
+from longca.lab.studies.record import Samples
 
 GPU_MARGIN = 1.25  # peak rates are stated for a boost clock, which some GPUs exceed
 CPU_HZ = 6e9

@@ -11,7 +11,7 @@ from longca.lab.bench.check.judge import Digests
 from longca.lab.bench.check.oracle import PartResult
 from longca.lab.bench.check.plan import TimedResult
 from longca.lab.bench.judge.frames import receive_frame, send_frame
-from longca.lab.studies.record import Accuracy
+from longca.lab.studies import Accuracy
 
 
 class JudgeLost(Exception):

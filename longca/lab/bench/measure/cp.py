@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 
-from longca.core.plugin import Registry
+from longca.core import Registry
+from longca.cp import PreparedStrategy
 from longca.cp.comm.backend import Comm
-from longca.cp.contract import PreparedStrategy
-from longca.kernels.contract import Forward
+from longca.kernels import Forward
 from longca.lab.bench.check.judge import Digests, Judge
 from longca.lab.bench.check.oracle import cut, finite
 from longca.lab.bench.check.plan import CheckPlan, TimedResult
@@ -32,12 +32,9 @@ from longca.lab.bench.measure.memory import peak_memory, resident_bytes, tensor_
 from longca.lab.bench.measure.permute import Permutation
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.measure.timer import time_calls
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.masks import cell_mask
+from longca.lab.studies import Accuracy, Cell, Measure, Node, cell_mask, strategy_of
 from longca.lab.studies.outcome import Incorrect, Ok, Outcome, Unavailable, Unsupported
-from longca.lab.studies.record import Accuracy, Memory, Node, Samples
-from longca.lab.studies.strategies import strategy_of
+from longca.lab.studies.record import Memory, Samples
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.lab.bench.measure.nvml import Gpu, open_gpu
+from longca.lab.studies import Node, Software
 from longca.lab.studies.checkout import IMAGES
-from longca.lab.studies.record import Node, Software
 
 if TYPE_CHECKING:
     import torch

@@ -6,10 +6,11 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from longca.core import KINDS, LARGEST_INT, PACKAGE_ROOT
 from longca.core.errors import storable
-from longca.core.plugin import KINDS, PACKAGE_ROOT
-from longca.core.schema import LARGEST_INT, MOST_TEXT
-from longca.lab.studies.outcome import MOST_LINE, MOST_LOG, Failed, Outcome, OutOfMemory
+from longca.core.schema import MOST_TEXT
+from longca.lab.studies import Failed, OutOfMemory
+from longca.lab.studies.outcome import MOST_LINE, MOST_LOG, Outcome
 
 LOG_LINES = 30
 RAISED_AT = "raised at: "  # prefix of the log line that names the user's code

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 import torch
 
-from longca.core.plugin import BrokenPlugin, Registry
-from longca.kernels.contract import Forward, Prepared, Problem
+from longca.core import BrokenPlugin, Registry
+from longca.kernels import Forward, Prepared, Problem
 from longca.kernels.control import PreparedControl
 from longca.lab.bench.check.digest import content_digest
 from longca.lab.bench.check.judge import Digests, Judge
@@ -22,10 +22,8 @@ from longca.lab.bench.measure.measurement import CellMeasurement, Referee
 from longca.lab.bench.measure.memory import peak_memory
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.measure.timer import time_calls, time_sustained
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Accuracy, Cell, Measure
 from longca.lab.studies.outcome import Incorrect, Ok, Outcome, Unavailable, Unsupported
-from longca.lab.studies.record import Accuracy
 
 
 def measure_kernel(

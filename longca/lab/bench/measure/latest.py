@@ -6,11 +6,10 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell, cell_mask, mask_name
 from longca.lab.studies.facts.drawn import DrawnLengths
-from longca.lab.studies.masks import cell_mask, mask_name
 from longca.lab.studies.record import MaskFacts
-from longca.masks.mask import Mask
+from longca.masks import Mask
 
 if TYPE_CHECKING:
     from longca.lab.bench.check.plan import CheckPlan

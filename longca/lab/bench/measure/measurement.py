@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from longca.kernels.contract import Prepared, Problem
+from longca.kernels import Prepared, Problem
 from longca.lab.bench.check.inputs import DTYPES
 from longca.lab.bench.measure.environment import node, software
 from longca.lab.bench.measure.latest import mask_facts
 from longca.lab.bench.measure.result import Result
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Accuracy, Cell, Measure
 from longca.lab.studies.outcome import Outcome
-from longca.lab.studies.record import Accuracy, MaskFacts, Memory, Samples
-from longca.masks.mask import Mask
+from longca.lab.studies.record import MaskFacts, Memory, Samples
+from longca.masks import Mask
 
 if TYPE_CHECKING:
-    from longca.cp.contract import PreparedStrategy
+    from longca.cp import PreparedStrategy
     from longca.lab.bench.check.judge import Digests
     from longca.lab.bench.check.oracle import PartResult
     from longca.lab.bench.check.plan import TimedResult

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.host import boot_id
+from longca.core import boot_id
 from longca.lab.bench.measure.nvml import Gpu, open_gpu
 from longca.lab.studies.record import Others
 

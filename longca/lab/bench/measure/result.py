@@ -7,25 +7,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
 
-from longca.core.errors import UserError
-from longca.core.schema import Frozen, problems_of
+from longca.core import Frozen, UserError, problems_of
 from longca.lab.bench.measure.failure import as_failed
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.facts.inventory import RankEnvironment
-from longca.lab.studies.masks import mask_name
-from longca.lab.studies.outcome import Failed, Outcome
+from longca.lab.studies import Accuracy, Cell, Failed, Node, Software, mask_name
+from longca.lab.studies.facts import RankEnvironment
+from longca.lab.studies.outcome import Outcome
 from longca.lab.studies.playoff.turns import Turns
-from longca.lab.studies.record import (
-    Accuracy,
-    Costs,
-    MaskFacts,
-    Memory,
-    Node,
-    Notes,
-    Others,
-    Samples,
-    Software,
-)
+from longca.lab.studies.record import Costs, MaskFacts, Memory, Notes, Others, Samples
 
 PEER_LOST = "PeerLost"  # of `longca.cp.comm.process_group`, which needs torch
 FAILURES = ("error", "oom")  # statuses after which a process may no longer be healthy

@@ -24,8 +24,8 @@ from longca.lab.bench.measure.timing.stopwatch import (
     Repeated,
     Stopwatch,
 )
+from longca.lab.studies import Measure
 from longca.lab.studies.cell import SETTLE_SECONDS
-from longca.lab.studies.grid import Measure
 from longca.lab.studies.record import Samples
 
 # warm-up calls that tell how long the host takes for one; the first may load what later ones find

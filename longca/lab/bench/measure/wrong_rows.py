@@ -20,9 +20,7 @@ from longca.lab.bench.check.reference import Reference
 from longca.lab.bench.measure.kernel import KernelMeasurement
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences
 from longca.lab.bench.measure.result import WrongRow
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.record import Accuracy
+from longca.lab.studies import Accuracy, Cell, Measure
 
 NOTABLE = 4.0  # times the tensor's budget, relative to the row or to a usual row, whichever is longer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from longca.core.hardware import load_hardware
+from longca.core import load_hardware
 from longca.lab.bench.measure.environment import cpu_name, num_cores
 from longca.lab.bench.workers.pool import MAX_CPU_RANKS
 

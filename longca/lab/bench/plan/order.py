@@ -4,8 +4,7 @@ import random
 from collections.abc import Iterable
 
 from longca.lab.bench.workers.pool import worker_key
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.masks import mask_name
+from longca.lab.studies import Cell, mask_name
 
 BATCH = 32  # cells of one group of workers that are measured in a row
 VISITS = 2  # batches of each group in a long run

@@ -5,17 +5,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from longca.core.call import DTYPE_BYTES, Work
-from longca.core.plugin import Registry
+from longca.core import DTYPE_BYTES, Registry, Work
 from longca.lab.bench.plan.shards import estimate_playoff_seconds, estimate_seconds
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.masks import cell_mask, mask_name
+from longca.lab.studies import Cell, Measure, Study, cell_mask, mask_name
 from longca.lab.studies.playoff.case import case_id, may_play
-from longca.lab.studies.study import Study
-from longca.masks.build import MaskBuilder
-from longca.masks.mask import LazyMask, Mask
-from longca.masks.traits import Traits
+from longca.masks import LazyMask, Mask, MaskBuilder, Traits
 
 # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
 PROXY_BLOCKS = 16

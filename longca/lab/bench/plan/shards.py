@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from longca.core.call import Work
-from longca.core.plugin import Registry
+from longca.core import Registry, Work
 from longca.lab.bench.measure.timing.protocol import MIN_SAMPLES, TIMED_SHARE, least_warm_up_seconds
-from longca.lab.studies.cell import SETTLE_SECONDS, Cell
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Cell, Measure
+from longca.lab.studies.cell import SETTLE_SECONDS
 from longca.lab.studies.playoff.case import may_play
 from longca.lab.studies.playoff.rules import PlayoffRules
 

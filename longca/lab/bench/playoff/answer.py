@@ -13,7 +13,7 @@ from longca.lab.bench.judge.plausible import plausible
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.others import others
 from longca.lab.bench.measure.result import PlayerResult, Result
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell
 
 NO_RIVAL = as_failed("NoRival", "no other player was left to time it against")
 

@@ -28,9 +28,8 @@ from longca.lab.bench.measure.timing.protocol import rest_seconds
 from longca.lab.bench.measure.timing.stopwatch import CudaStopwatch, HostStopwatch
 from longca.lab.bench.playoff.answer import NO_RIVAL
 from longca.lab.bench.playoff.rounds import Rounds, Seat, play_rounds
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.outcome import Outcome, OutOfMemory
+from longca.lab.studies import Cell, Measure, OutOfMemory
+from longca.lab.studies.outcome import Outcome
 from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.lab.studies.playoff.turns import Ending, Turns
 from longca.lab.studies.record import Samples

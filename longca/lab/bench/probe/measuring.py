@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from longca.core.host import boot_id
-from longca.core.plugin import Registry
+from longca.core import Registry, boot_id
 from longca.cp.comm.backend import Comm
-from longca.kernels.contract import Problem
+from longca.kernels import Problem
 from longca.lab.bench.measure.others import others, watch
 from longca.lab.bench.measure.timer import time_calls
 from longca.lab.bench.probe.profile import ProbeResult, TimedKernel, TimedMessage
-from longca.lab.studies.grid import Measure
-from longca.masks.build import build_mask
+from longca.lab.studies import Measure
+from longca.masks import build_mask
 from longca.predict.fitted import load_fitted
 
 if TYPE_CHECKING:
-    from longca.kernels.contract import Kernel
+    from longca.kernels import Kernel
 
 SIZES = {
     "cuda": (1 << 18, 1 << 22, 1 << 25, 1 << 27),

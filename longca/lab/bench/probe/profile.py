@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from longca.core.hardware import Network, load_hardware
+from longca.core import Network, load_hardware
 from longca.cp.forecast import PROFILES
 from longca.predict.fit import non_negative
 

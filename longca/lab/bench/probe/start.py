@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.cp.comm.process_group import TORCHRUN
 
 if TYPE_CHECKING:

@@ -12,11 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
-from longca.core.errors import UserError
-from longca.core.plugin import Registry
-from longca.lab.store.cells import CellStore
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.study import Study
+from longca.core import Registry, UserError
+from longca.lab.store import CellStore
+from longca.lab.studies import Cell, Study
 
 
 class DeviceControls:

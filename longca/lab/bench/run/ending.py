@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from longca.core.host import boot_id
+from longca.core import boot_id
 from longca.lab.bench.workers.process import ending_signals
 
 VARIABLE = "LONGCA_WORKFLOW"

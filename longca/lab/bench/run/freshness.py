@@ -24,19 +24,16 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.bench.measure.environment import CONTAINER, cpu_name
 from longca.lab.bench.plan.shards import Shard
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.playoffs import due_playoffs, playoffs_of
-from longca.lab.store.beside.playoffs import PlayoffStore
+from longca.lab.store import CellStore, PlayoffStore, replace_file
 from longca.lab.store.beside.repeats import RepeatStore
-from longca.lab.store.cells import CellStore
-from longca.lab.store.files import replace_file
 from longca.lab.store.index import CellFacts, cell_facts
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell, Study
 from longca.lab.studies.playoff.case import may_play
-from longca.lab.studies.study import Study
 
 # of files in the folder of stamps
 STAMP = ".done"

@@ -18,14 +18,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from longca.core.plugin import Registry
+from longca.core import Registry
 from longca.lab.bench.measure.environment import CONTAINER
-from longca.lab.code import code_digest
-from longca.lab.code.source import modules_of_package, reached
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
+from longca.lab.code import code_digest, modules_of_package, reached
+from longca.lab.studies import Cell, Measure, Study
 from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.lab.studies.study import Study
 
 FOLLOWED = (
     "longca.masks",

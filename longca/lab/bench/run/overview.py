@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from statistics import geometric_mean
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.bench.run.scores import FAILED, Case, Score, Scoreboard, ShortNames
 from longca.lab.ranking import Standing, mean_standing
 from longca.lab.ranking.sentences import counts_text
 from longca.lab.store.text import number, plural, rate_scale, short_device
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.outcome import STATUSES
+from longca.lab.studies import STATUSES, Cell
 
 BEST = "*"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}

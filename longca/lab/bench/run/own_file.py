@@ -18,21 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longca.core.call import AS_RELEASED
-from longca.core.errors import UserError
-from longca.core.plugin import BrokenPlugin, Registry
+from longca.core import AS_RELEASED, BrokenPlugin, Registry, UserError, parse
 from longca.core.reading import CODE, read_file
-from longca.core.schema import parse
 from longca.lab.bench.measure.result import Result, WrongRow
 from longca.lab.bench.plan.predict import Predictor
 from longca.lab.bench.run.scores import FAILED, Score
 from longca.lab.bench.workers.pool import Pool
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell, Environment, Failed, Measure, Record, Study
 from longca.lab.studies.checkout import source
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.outcome import Failed
-from longca.lab.studies.record import Environment, Record
-from longca.lab.studies.study import Study
 
 ADAPTER = "\n".join(
     (  # line by line: to `longca.lab.code.source` an import in a string would be one of this file

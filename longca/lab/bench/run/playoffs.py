@@ -15,7 +15,7 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
-from longca.core.hardware import Hardware
+from longca.core import Hardware
 from longca.core.plugin import is_of_package
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.run.method_version import MethodVersions
@@ -23,17 +23,13 @@ from longca.lab.bench.workers.job import JobError
 from longca.lab.bench.workers.pool import Pool, TooFewLeft
 from longca.lab.ranking import MeasuredPoint, Measurement, standing
 from longca.lab.ranking.facts import facts_of
-from longca.lab.store.beside.playoffs import PlayoffStore
-from longca.lab.store.cells import UnusableFile
+from longca.lab.store import PlayoffStore, UnusableFile, View
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import percent, plural
-from longca.lab.store.view import View
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell, Record, Study
 from longca.lab.studies.playoff.case import case_id, may_play, playoff_id
 from longca.lab.studies.playoff.repeats import RepeatRules, cases_with_twins
 from longca.lab.studies.playoff.rules import PlayoffRules
-from longca.lab.studies.record import Record
-from longca.lab.studies.study import Study
 
 if TYPE_CHECKING:
     from longca.lab.bench.run.ending import Stop

@@ -15,12 +15,10 @@ from shutil import get_terminal_size
 from textwrap import shorten, wrap
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from longca.core.errors import UserError, escaped
+from longca.core import UserError, escaped
 from longca.lab.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
 from longca.lab.store.text import number, plural
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.outcome import STATUSES
-from longca.lab.studies.record import Record
+from longca.lab.studies import STATUSES, Cell, Record
 
 if TYPE_CHECKING:
     from rich.console import Console, Group

@@ -13,17 +13,14 @@ from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING
 
-from longca.core.hardware import Hardware
+from longca.core import Hardware
 from longca.lab.bench.run.method_version import MethodVersions
+from longca.lab.store import CellStore, View
 from longca.lab.store.beside.repeats import RepeatStore, unit_of
-from longca.lab.store.cells import CellStore
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import percent, plural
-from longca.lab.store.view import View
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import Cell, Record, Study
 from longca.lab.studies.playoff.repeats import RepeatRules, beginning, drawn, may_repeat
-from longca.lab.studies.record import Record
-from longca.lab.studies.study import Study
 
 if TYPE_CHECKING:
     from longca.lab.bench.run.ending import Stop

@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from longca.core.call import Scalar
-from longca.core.plugin import Registry
+from longca.core import Registry, Scalar
 from longca.lab.bench.measure.environment import slurm_job
 from longca.lab.bench.measure.result import Result, check_mask, read_digests
 from longca.lab.bench.plan.order import shuffled
@@ -31,17 +30,11 @@ from longca.lab.bench.workers.job import Job, JobError
 from longca.lab.bench.workers.launch import Launcher, Task
 from longca.lab.bench.workers.local import Local
 from longca.lab.bench.workers.pool import Pool, TooFewLeft
-from longca.lab.store.beside.playoffs import PlayoffStore
-from longca.lab.store.cells import CellStore, UnusableFile
+from longca.lab.store import CellStore, PlayoffStore, UnusableFile
 from longca.lab.store.index import CellFacts, cell_facts
 from longca.lab.store.text import plural
-from longca.lab.studies.cell import Cell
+from longca.lab.studies import STATUSES, Cell, Config, Environment, Measure, Record, Source, Study
 from longca.lab.studies.checkout import source
-from longca.lab.studies.config import Config
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.outcome import STATUSES
-from longca.lab.studies.record import Environment, Record, Source
-from longca.lab.studies.study import Study
 
 Playing = Literal["none", "after", "only"]
 

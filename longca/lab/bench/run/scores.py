@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from longca.core.call import AS_RELEASED
-from longca.core.hardware import Hardware
-from longca.core.units import format_length
+from longca.core import AS_RELEASED, Hardware, format_length
 from longca.lab.bench.measure.failure import RAISED_AT
 from longca.lab.ranking import (
     MeasuredPoint,
@@ -18,18 +16,16 @@ from longca.lab.ranking import (
     Resolutions,
     Standing,
     compare,
+    measurement_of,
     repeat_pairs,
     standing,
 )
 from longca.lab.ranking.facts import facts_of
 from longca.lab.ranking.measurement import ABSENT
-from longca.lab.ranking.record import measurement_of
+from longca.lab.store import View
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import number, percent, rate_scale
-from longca.lab.store.view import View
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.outcome import WAS_AT
-from longca.lab.studies.record import Record
+from longca.lab.studies import WAS_AT, Cell, Record
 
 FAILED = ("incorrect", "implausible", "error", "timeout")
 """statuses that are a verdict: a run with such a cell ends with exit code 1"""

@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.bench.workers.channel import Channel, Message
 from longca.lab.bench.workers.launch import RankPlacement, Task, worker_options
 from longca.lab.bench.workers.process import WorkerProcess, ending_signals, network, threads_per_rank
 from longca.lab.bench.workers.rendezvous import join_rendezvous
-from longca.lab.code.source import package_digest
+from longca.lab.code import package_digest
 
 RENDEZVOUS_SECONDS = 300.0
 JOIN_SECONDS = 30.0  # for a rank's own connection, once the runner is known

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.bench.workers.channel import out_of_reach
 from longca.lab.store.lock import (
     SHOWN_CHARS,

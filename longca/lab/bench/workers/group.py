@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.bench.judge.judgement import with_judgement
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.others import others
@@ -27,10 +27,8 @@ from longca.lab.bench.workers.launch import (
     end,
     was_at,
 )
-from longca.lab.environment.taking import environments_of
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.outcome import Failed, TimedOut
+from longca.lab.environment import environments_of
+from longca.lab.studies import Cell, Failed, Measure, TimedOut
 from longca.lab.studies.playoff.rules import PlayoffRules
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes

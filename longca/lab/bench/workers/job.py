@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.bench.workers.agent import JOIN_SECONDS, RENDEZVOUS_SECONDS, TICK_SECONDS, threads_per_task
 from longca.lab.bench.workers.launch import HostLost, Rank, RankPlacement, Task, end, rank_log
 from longca.lab.bench.workers.local import RankProcess
 from longca.lab.bench.workers.process import network
 from longca.lab.bench.workers.remote import AgentLink, RemoteRank
 from longca.lab.bench.workers.rendezvous import LOOPBACK, Arrival, Rendezvous, network_address
-from longca.lab.code.source import package_digest
+from longca.lab.code import package_digest
 
 
 class JobError(UserError):

@@ -20,8 +20,7 @@ from typing import Any
 from longca.lab.bench.judge.judgement import Judgement
 from longca.lab.bench.workers.channel import Channel, Message, out_of_reach
 from longca.lab.bench.workers.process import WorkerProcess, obey_parent, threads_per_rank
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Cell, Measure
 
 START_SECONDS = 300.0  # importing torch from a cold network disk takes minutes
 VERDICT_SECONDS = 60.0  # after the worker has had its answer there is little left to do

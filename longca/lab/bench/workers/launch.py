@@ -14,11 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from longca.core.errors import UserError
-from longca.core.host import boot_id
+from longca.core import UserError, boot_id
 from longca.lab.bench.workers.channel import Message
+from longca.lab.studies import WAS_AT
 from longca.lab.studies.config import Launch
-from longca.lab.studies.outcome import WAS_AT
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from longca.core.errors import UserError
-from longca.core.plugin import Registry, is_of_package
-from longca.core.schema import Frozen
+from longca.core import Frozen, Registry, UserError
+from longca.core.plugin import is_of_package
 from longca.lab.bench.judge.plausible import plausible
 from longca.lab.bench.measure.failure import as_failed
 from longca.lab.bench.measure.result import FAILURES, PlayerResult, Result, WrongRow
@@ -19,8 +18,7 @@ from longca.lab.bench.workers.group import Group
 from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.lab.bench.workers.launch import AnswerTimeout, HostLost, Launcher, RankDied, RankWithoutDevice
 from longca.lab.bench.workers.local import Local
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Cell, Measure
 from longca.lab.studies.outcome import Unavailable
 from longca.lab.studies.playoff.rules import PlayoffRules
 

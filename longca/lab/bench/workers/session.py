@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.bench.judge.referee import RemoteReferee
 from longca.lab.bench.measure.environment import choose_device, device_name, device_uuid, gpu_system, software
 from longca.lab.bench.measure.failure import failure
@@ -25,9 +25,8 @@ from longca.lab.bench.measure.warm_math import warm_math
 from longca.lab.bench.workers.channel import Message
 from longca.lab.bench.workers.device_lock import DeviceLock
 from longca.lab.bench.workers.launch import RankPlacement
-from longca.lab.environment.taking import EnvironmentTaker, SystemFacts
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
+from longca.lab.environment import EnvironmentTaker, SystemFacts
+from longca.lab.studies import Cell, Measure
 from longca.lab.studies.playoff.rules import PlayoffRules
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Claim 1: FlashAttention-3 on regular masks."""
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.claims.as_study import STUDY_DENSE, of_study, stand_in
 from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
 from longca.lab.claims.evidence import (

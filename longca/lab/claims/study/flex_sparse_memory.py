@@ -1,6 +1,6 @@
 """Claim 13: memory of FlexAttention under block-sparse masks."""
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, Observation, decided
 from longca.lab.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, held, missing, notes, points

@@ -1,6 +1,6 @@
 """Claim 4: memory of SDPA and of the naive kernel."""
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
 from longca.lab.claims.evidence import (

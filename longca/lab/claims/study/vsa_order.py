@@ -1,6 +1,6 @@
 """Claim 8: the order of block-sparse kernels at blocks of 64."""
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, Part, decided_in_parts
 from longca.lab.claims.evidence import MHA, gpu_note, missing, points, span

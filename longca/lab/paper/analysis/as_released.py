@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import AS_RELEASED
-from longca.core.units import format_length
+from longca.core import AS_RELEASED, format_length
 from longca.lab.ranking import Lead, MeasuredPoint, Measurement, compare
 from longca.lab.ranking.table import has_rests, measurements
 from longca.lab.report.series import DIRECTIONS, FAILURES, attention, labelled, mask_order

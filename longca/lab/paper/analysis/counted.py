@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.select import GQA
 from longca.lab.store.text import format_bytes, number, percent
 from longca.masks import build_mask

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from longca.lab.paper.analysis.select import devices_apart, kernels, main_heads, rates
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.ranking import tallies
+from longca.lab.ranking import num_open, tallies
 from longca.lab.ranking.sentences import protocols_of, worst_text
-from longca.lab.ranking.tally import num_open
-from longca.lab.report.findings import standings_of
+from longca.lab.report import standings_of
 from longca.lab.report.panels import MASK, in_panel_order
 from longca.lab.report.rates import draw_rates
 from longca.lab.store.text import plural
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Style
+    from longca.lab.report.look import Style
 
 POINT = ["mask", "detail", "seqlen"]  # where kernels are compared
 # of the points: a kernel that lacks a few, since time was over, is still told beside the others

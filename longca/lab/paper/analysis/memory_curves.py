@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.select import kernels, main_heads, of_one_device
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.report.panels import draw_panels
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Style
+    from longca.lab.report.look import Style
 
 COLUMNS = {
     "absolute_peak_bytes": "in all",

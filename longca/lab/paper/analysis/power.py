@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.select import grouped, rates
 from longca.lab.report.series import labelled
 from longca.lab.store.text import number, plural

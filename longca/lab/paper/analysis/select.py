@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
-from longca.lab.claims.rows import STUDY_GPU
+from longca.core import format_length
+from longca.lab.claims import STUDY_GPU
 from longca.lab.report.rates import RATE
 from longca.lab.report.series import attention, is_earlier, join, labelled, points, rankable, with_beside
 from longca.lab.store.text import plural

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Style
+    from longca.lab.report.look import Style
 
 DENSITIES = (0.2, 0.5, 0.8)  # the study's, which calls them sparsity ratios
 

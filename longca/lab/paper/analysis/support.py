@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from longca.core.call import AS_RELEASED, CallSpec, Dtype
-from longca.core.plugin import Registry
-from longca.lab.report.matrix import WORST_FIRST
+from longca.core import AS_RELEASED, CallSpec, Dtype, Registry
+from longca.lab.report import WORST_FIRST
 from longca.lab.store.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
 
 LENGTH = 2048  # of the block masks that kernels are asked about
 HEAD_DIMS = (32, 64, 96, 128, 192, 256)

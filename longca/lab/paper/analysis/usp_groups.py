@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import CallSpec
-from longca.cp.partition.load_balance import contiguous
-from longca.cp.partition.mesh import head_groups
-from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
-from longca.cp.schedule.ring import Ring
+from longca.core import CallSpec
+from longca.cp.partition import contiguous, head_groups
+from longca.cp.schedule import PairTraffic, Ring, leaves_node, swapped
 from longca.lab.paper.analysis.select import GQA, MHA
 from longca.lab.store.text import number
 from longca.masks import build_mask

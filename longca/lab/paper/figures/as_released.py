@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.as_released import (
     NOTABLE,
     effect,
@@ -17,8 +17,7 @@ from longca.lab.paper.analysis.as_released import (
 )
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.paper.repairs import REPAIRS
-from longca.lab.report.look.style import BAD, GROUND, INK, MUTED, RULE
-from longca.lab.report.look.tags import panel_tag
+from longca.lab.report.look import BAD, GROUND, INK, MUTED, RULE, panel_tag
 from longca.lab.report.series import DIRECTIONS
 from longca.lab.store.text import number, percent, plural
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Legend, Style
+    from longca.lab.report.look import Legend, Style
 
 ROW_IN = 0.2
 HEAD_IN = 0.42

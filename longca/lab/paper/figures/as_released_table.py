@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.as_released import ordinal, pairs
 from longca.lab.paper.contract import Cells, PaperTable
 from longca.lab.store.text import format_bytes, number, plural

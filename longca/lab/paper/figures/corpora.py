@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.plugin import Registry
-from longca.core.units import format_length
-from longca.data.sampler import sample_documents
+from longca.core import Registry, format_length
+from longca.data import sample_documents
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.report.look.colours import HEAT, MUTED
+from longca.lab.report.look import HEAT, MUTED
 from longca.lab.store.text import percent
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Style
+    from longca.lab.report.look import Style
 
 SEQLEN = {"pile": 8192, "prolong64k": 32768, "prolong512k": 524288}  # where the study uses each
 SEEDS = range(40)

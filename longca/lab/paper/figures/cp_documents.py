@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.select import parallel, rates
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.ranking.sentences import names
-from longca.lab.report.findings import at_largest, standings_of
+from longca.lab.report import at_largest, standings_of
 from longca.lab.report.rates import draw_rates
 from longca.lab.report.series import DIRECTIONS, join
 from longca.lab.store.text import number, plural
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from longca.lab.ranking import Standing
-    from longca.lab.report.look.style import Style
+    from longca.lab.report.look import Style
 
 MASKS = ("full", "causal", "full_document", "causal_document")  # the study's own
 TOKENS = 8192  # of each rank, as in the study

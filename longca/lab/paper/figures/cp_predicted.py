@@ -9,13 +9,13 @@ from longca.lab.paper.contract import PaperFigure
 from longca.lab.report.rates import draw_rates
 from longca.lab.report.series import DIRECTIONS
 from longca.lab.store.text import number, plural
-from longca.lab.studies.cell import DRAWS
+from longca.lab.studies import DRAWS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Style
+    from longca.lab.report.look import Style
 
 MASK = "causal_document"  # of the finding
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.select import GQA, MHA, devices_apart, grouped, kernels, rates
 from longca.lab.paper.contract import Cells, PaperTable
 from longca.lab.store.text import number, percent, plural

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core.hardware import load_hardware
-from longca.core.units import format_length
+from longca.core import format_length, load_hardware
 from longca.lab.paper.analysis.select import devices_apart, grouped, kernels, rates
 from longca.lab.paper.contract import Cells, PaperTable
 from longca.lab.paper.published import SOURCE, published_pairs, published_rates

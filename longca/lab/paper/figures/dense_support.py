@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.plugin import Registry
+from longca.core import Registry
 from longca.lab.paper.analysis.select import MHA, grouped
 from longca.lab.paper.analysis.support import (
     BOTH,

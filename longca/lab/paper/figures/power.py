@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.power import VALUES, power, values_finding
 from longca.lab.paper.analysis.select import grouped
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.report.look.style import GROUND, MUTED
-from longca.lab.report.look.tags import panel_tag
+from longca.lab.report.look import GROUND, MUTED, panel_tag
 from longca.lab.report.series import DIRECTIONS, join
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Legend, Style
+    from longca.lab.report.look import Legend, Style
 
 MHZ = 1e3  # in a GHz
 PANEL_IN = 2.0

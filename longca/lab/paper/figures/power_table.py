@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.power import SETTING, VALUES, pace_finding, power
 from longca.lab.paper.analysis.select import grouped
 from longca.lab.paper.contract import Cells, PaperTable

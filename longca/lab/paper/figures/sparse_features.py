@@ -26,7 +26,7 @@ from longca.masks import build_mask
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
 
 BLOCKS = {"blocks of 16": 16, "blocks of 64": 64, "blocks of 128": 128, "variable blocks": None}
 GQA_BLOCKS = {f"{question} with GQA": block for question, block in BLOCKS.items() if block in (64, 128)}

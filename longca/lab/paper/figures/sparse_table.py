@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.paper.analysis.curves import most_often_fastest
 from longca.lab.paper.analysis.select import block_panels, devices_apart, grouped, kernels, rates
 from longca.lab.paper.contract import Cells, PaperTable
-from longca.lab.report.findings import standings_of
+from longca.lab.report import standings_of
 from longca.lab.store.text import number
 
 if TYPE_CHECKING:

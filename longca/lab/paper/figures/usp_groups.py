@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.cp.partition import RANKS_PER_NODE
 from longca.lab.paper.analysis.select import grouped
 from longca.lab.paper.analysis.usp_groups import (
     HEAD_RANKS,
@@ -17,9 +17,7 @@ from longca.lab.paper.analysis.usp_groups import (
     usp_bytes,
 )
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.report.look.colours import STRATEGIES
-from longca.lab.report.look.style import INK, MUTED
-from longca.lab.report.look.tags import panel_tag
+from longca.lab.report.look import INK, MUTED, STRATEGIES, panel_tag
 from longca.lab.store.text import format_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from longca.lab.report.look.style import Legend, Style
+    from longca.lab.report.look import Legend, Style
 
 MIB = 1 << 20
 PANEL_IN = 2.0

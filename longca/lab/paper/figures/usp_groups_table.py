@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.cp.partition import RANKS_PER_NODE
 from longca.lab.paper.analysis.usp_groups import HEAD_DIM, HEAD_RANKS, PLACEMENTS, TOKENS, span, usp_bytes
 from longca.lab.paper.contract import Cells, PaperTable
 from longca.lab.store.text import format_bytes, number, plural

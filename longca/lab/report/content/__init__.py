@@ -1,1 +1,15 @@
 """Contents of a page: typed data, each text made once, and the data shipped to its scripts."""
+
+from typing import TYPE_CHECKING
+
+from longca.core.lazy import face
+
+if TYPE_CHECKING:
+    from longca.lab.report.content import method_notes
+    from longca.lab.report.content.packing import script_json, unpacked
+    from longca.lab.report.content.page import Frame, fields_of
+    from longca.lab.report.content.record_layout import FILTERS, templates
+else:
+    __getattr__, __dir__ = face(__name__)
+
+__all__ = ["FILTERS", "Frame", "fields_of", "method_notes", "script_json", "templates", "unpacked"]

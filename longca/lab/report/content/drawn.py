@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError
-from longca.core.plugin import Registry
+from longca.core import Registry, UserError
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import Inline, draw, inline
 from longca.lab.report.series import for_file, sampled
+from longca.lab.store import replace_file
 from longca.lab.store.export import frame_csv
-from longca.lab.store.files import replace_file
 from longca.lab.store.text import plural
 
 if TYPE_CHECKING:

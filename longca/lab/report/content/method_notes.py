@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from longca.core.plugin import Registry
-from longca.lab.studies.record import Record
+from longca.core import Registry
+from longca.lab.studies import Record
 
 PACKAGES = {  # module that a kernel needs → distributions that provide it
     "torch": ("torch",),

@@ -18,9 +18,9 @@ from longca.lab.report.matrix import Matrix, Reason
 from longca.lab.report.series import Unit
 from longca.lab.report.tables import Folded, ImageUse, MethodVersion, SampleFacts, StudyRun, WorstError
 from longca.lab.report.winners import Ranking
-from longca.lab.store.cells import UnusableFile
+from longca.lab.store import UnusableFile
 from longca.lab.store.columns import Column
-from longca.lab.store.environments.summary import EnvironmentSummary
+from longca.lab.store.environments import EnvironmentSummary
 
 
 @dataclass(frozen=True)

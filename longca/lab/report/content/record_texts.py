@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.report.matrix import WORST_FIRST
 from longca.lab.report.series import DIRECTIONS
 from longca.lab.store.text import format_bytes, is_missing, number, percent

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from longca.core.errors import UserError, check_installed, check_name, unknown, whole_number
+from longca.core import UserError, check_installed, check_name, unknown, whole_number
 from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
-from longca.lab.studies.cell import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
+from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from longca.lab.report.choose import CallRanking
-    from longca.lab.store.cells import UnusableFile
-    from longca.masks.mask import Mask
+    from longca.lab.store import UnusableFile
+    from longca.masks import Mask
 
 DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
 MOST_ROWS = 4  # of a ranking, in a notebook
@@ -149,9 +149,7 @@ def question_of(
     params: dict[str, Any],
 ) -> CallQuestion:
     """Checks a question. Arguments are those of `choose`. Raises UserError."""
-    from longca.core.call import DTYPE_BYTES
-    from longca.core.plugin import Registry
-    from longca.core.units import parse_heads, parse_length
+    from longca.core import DTYPE_BYTES, Registry, parse_heads, parse_length
 
     check_name("dtype", dtype, DTYPE_BYTES)
     if not isinstance(mask, str):
@@ -242,7 +240,7 @@ def answer(
 
 def advise_command(question: CallQuestion, direction: str = "both") -> str:
     """The command that predicts a question."""
-    from longca.core.units import format_length
+    from longca.core import format_length
 
     params = ",".join(f"{key}={value}" for key, value in question.params.items() if value is not False)
     options = {
@@ -308,7 +306,7 @@ def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRan
 def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """The rows of the GPU of that name, as config/hardware.yaml or the driver has it. Raises UserError: there
     are none."""
-    from longca.core.hardware import load_hardware, matches
+    from longca.core import load_hardware, matches
 
     hardware = load_hardware()
     devices = sorted(set(table.device) - {""})

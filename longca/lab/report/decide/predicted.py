@@ -14,7 +14,7 @@ from longca.lab.report.series import RESOLUTIONS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.lab.studies.record import Record
+    from longca.lab.studies import Record
 
 COLUMNS = ("predicted_ms", "predicted_low_ms", "predicted_high_ms")
 # in which strategies compare
@@ -35,9 +35,7 @@ def with_predictions(table: pd.DataFrame, records: Sequence[Record]) -> pd.DataF
         record.cell.kind == "cp" and record.environment is not None and record.environment.nodes[0].gpu
         for record in records
     ):
-        from longca.lab.advice.beside import (
-            predictions,  # a large import that pages of one device do not need
-        )
+        from longca.lab.advice import predictions  # a large import that pages of one device do not need
 
         made = predictions(records[row] for row in first_rows(table))
     found = [made.get(key) for key in zip(table.cell_id, table.run_id, strict=True)]

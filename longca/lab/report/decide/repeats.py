@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.lab.ranking.relation import RELATIONS, Relation, RepeatPair, words_of
-from longca.lab.ranking.repeats import is_told_apart
-from longca.lab.ranking.resolution import Resolutions
+from longca.lab.ranking import RELATIONS, Relation, RepeatPair, Resolutions, is_told_apart, words_of
 from longca.lab.ranking.table import pairs_of
 from longca.lab.report.series import RESOLUTIONS, with_beside
 from longca.lab.store.text import percent, plural

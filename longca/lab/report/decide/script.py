@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.report.content.packing import packed, script_json
 from longca.lab.report.decide.views import ALONE, NOT_ASKED, Decision, HeatMap, Placed
 from longca.lab.report.series import DIRECTIONS, join

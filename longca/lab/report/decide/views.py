@@ -8,8 +8,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from longca.core.call import AS_RELEASED
-from longca.core.units import format_length
+from longca.core import AS_RELEASED, format_length
 from longca.lab.ranking import RankedMethod, Standing, Tally, tallies
 from longca.lab.ranking.sentences import (
     NOT_COMPARED,

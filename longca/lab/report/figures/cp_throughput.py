@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import leaders_text, standings_of
 from longca.lab.report.rates import draw_rates, rate_points

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.look.dot_rows import mark, marked_rows
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, mask_order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.core.units import format_length
+from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.panels import MASK, draw_panels, in_panel_order
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points

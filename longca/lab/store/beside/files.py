@@ -10,7 +10,7 @@ from longca.core.reading import CELL_FILE, read_file
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.decode import Decoder, Unusable, encode
 from longca.lab.store.files import TEMPORARY, keep, remove_leftovers
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 
 class RecordFiles:

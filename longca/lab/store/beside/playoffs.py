@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from longca.lab.store.beside.files import RecordFiles
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 
 class PlayoffStore(RecordFiles):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from longca.core.hardware import Hardware
+from longca.core import Hardware
 from longca.lab.store.beside.files import RecordFiles
 from longca.lab.store.view import View
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 
 class RepeatStore(RecordFiles):

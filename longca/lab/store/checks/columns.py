@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from longca.core.hardware import Hardware
-from longca.core.plugin import PACKAGE_ROOT
+from longca.core import PACKAGE_ROOT, Hardware
 from longca.lab.store.columns import COLUMNS, Column
 from longca.lab.store.view import View
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
 
 VERIFIED = PACKAGE_ROOT / "lab/store/checks/verified.sha256"
 SAME = 1e-9  # relative difference: versions of Python sum floats differently

@@ -12,16 +12,14 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from longca.core.errors import UserError
+from longca.core import UserError
 from longca.lab.store.decode import (  # not `load`: a new column must not make measurements stale
     Decoder,
     Unusable,
 )
 from longca.lab.store.parquet import RECORD_COLUMN, BadTable, read_texts
 from longca.lab.store.text import plural
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.lab.studies.record import Record
+from longca.lab.studies import Cell, Measure, Record
 
 PROTOCOL_SINCE = 3  # schema of records
 

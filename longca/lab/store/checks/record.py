@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from longca.lab.studies.record import Accuracy, Record
+from longca.lab.studies import Accuracy, Record
 
 CHECKSUM_SINCE = 2  # schema version from which a record without a checksum is damaged
 CHECKSUM_KEY = "checksum"

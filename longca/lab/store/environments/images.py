@@ -16,16 +16,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from longca.core.plugin import PACKAGE_ROOT
+from longca.core import PACKAGE_ROOT, Frozen
 from longca.core.reading import ENVIRONMENTS, JsonError, read_file, read_json
-from longca.core.schema import Frozen
-from longca.lab.studies.facts.inventory import (
-    Distribution,
-    Installation,
-    LoadedSoftware,
-    LooseModule,
-    SharedObject,
-)
+from longca.lab.studies.facts import Distribution, Installation, LoadedSoftware, LooseModule, SharedObject
 
 # in the folder of an image's recipe
 FOLDER = "containers"

@@ -15,17 +15,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from longca.core.errors import UserError, shown
+from longca.core import UserError, shown
 from longca.core.reading import ENVIRONMENTS, JsonError, read_file, read_json
 from longca.lab.store.files import write_atomically
-from longca.lab.studies.facts.inventory import (
-    Installation,
-    Listing,
-    LoadedSoftware,
-    RankEnvironment,
-    read_listing,
-)
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
+from longca.lab.studies.facts import Installation, Listing, LoadedSoftware, RankEnvironment, read_listing
 
 FOLDER = "environments"
 KEY = "environments"

@@ -11,8 +11,8 @@ from typing import Literal
 from longca.lab.store.environments.images import ImageComparison, ImageList, best
 from longca.lab.store.environments.listings import Environments
 from longca.lab.store.text import plural
-from longca.lab.studies.facts.inventory import Installation, RankEnvironment
-from longca.lab.studies.record import Record
+from longca.lab.studies import Record
+from longca.lab.studies.facts import Installation, RankEnvironment
 
 PINNED = "sha256:"  # prefix of the digest of an obtained and checked image
 SHORT = 12  # digits of a digest on a page

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from longca.core.schema import Count, Frozen
+from longca.core import Count, Frozen
 
 MOST_LENGTHS = 512  # in the full list of a record; the committed studies have up to 178 documents
 QUANTILES = 5

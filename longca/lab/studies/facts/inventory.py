@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from longca.core.schema import Count, Frozen
+from longca.core import Count, Frozen
 
 MOST_DISTRIBUTIONS = 10_000
 MOST_OBJECTS = 20_000

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from longca.core.call import AS_RELEASED
+from longca.core import AS_RELEASED
 from longca.lab.studies.cell import Cell
 
 

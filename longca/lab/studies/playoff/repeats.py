@@ -14,8 +14,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from longca.core.call import AS_RELEASED
-from longca.core.schema import Frozen
+from longca.core import AS_RELEASED, Frozen
 from longca.lab.studies.cell import Cell
 
 MOST_REPEATS = 1_000_000

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from longca.core.schema import Frozen
-from longca.core.units import parse_length
+from longca.core import Frozen, parse_length
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.playoff.case import may_play
 from longca.lab.studies.playoff.turns import MOST_PLAYERS, MOST_ROUNDS

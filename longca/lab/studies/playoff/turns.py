@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from longca.core.schema import Count, Frozen
+from longca.core import Count, Frozen
 
 MOST_PLAYERS = 1_000
 MOST_ROUNDS = 1_000_000

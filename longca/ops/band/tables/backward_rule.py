@@ -14,7 +14,7 @@ import numpy as np
 from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1, areas
 
 if TYPE_CHECKING:
-    from longca.masks.mask import Mask
+    from longca.masks import Mask
 
 Sizes = np.ndarray | float
 # Found on one H200, 64:8 heads, under 303 masks of whole sequences and of ranks: docs/results/h200/band.md.

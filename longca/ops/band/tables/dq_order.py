@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from longca.masks.mask import Mask
+from longca.masks import Mask
 from longca.ops.band.tables.backward_rule import AddOrder, is_staircase, is_window
 from longca.ops.band.tables.ranges import expand, segments
 from longca.ops.band.tables.schedule import (

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longca.masks.grid import BlockGrid
+from longca.masks import BlockGrid
 from longca.ops.band.tables.partial_masks import PartialBlocks
 from longca.ops.band.tables.ranges import expand, prefix_sums, true_places
 from longca.ops.band.tables.row_tiles import Intervals, RowTiles

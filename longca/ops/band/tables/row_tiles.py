@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longca.masks import BlockGrid, Mask
 from longca.masks.band import Q0, Q1, transpose
-from longca.masks.grid import BlockGrid
-from longca.masks.mask import Mask
 from longca.ops.band.tables.ranges import expand, segments
 from longca.ops.band.tables.schedule import TileSpec
 

@@ -10,7 +10,7 @@ import math
 from statistics import median
 from typing import Literal
 
-from longca.lab.studies.grid import Measure
+from longca.lab.studies import Measure
 from longca.lab.studies.samples import median_precision, trend_chance
 
 MIN_SAMPLES = 3  # whatever the time
