@@ -6,4 +6,4 @@ from longca.lab.paper.analysis.curves import Curves
 class DenseBackward(Curves):
     label = "Dense kernels over length, backward"
     number, order = "Figures 8–15, backward", 30
-    direction, word = "bwd", "Backward"
+    direction, subject = "bwd", "Dense kernels, backward"

@@ -6,4 +6,4 @@ from longca.lab.paper.analysis.curves import Curves
 class DenseForward(Curves):
     label = "Dense kernels over length, forward"
     number, order = "Figures 8–15, forward", 20
-    direction, word = "fwd", "Forward"
+    direction, subject = "fwd", "Dense kernels, forward"

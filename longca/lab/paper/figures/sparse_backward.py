@@ -6,4 +6,4 @@ from longca.lab.paper.analysis.sparse_curves import SparseCurves
 class SparseBackwardCurves(SparseCurves):
     label = "Block-sparse kernels over length, backward"
     number, order = "Figure 4, backward", 20
-    direction, word = "bwd", "Backward"
+    direction, subject = "bwd", "Block-sparse kernels, backward"

@@ -6,4 +6,4 @@ from longca.lab.paper.analysis.sparse_curves import SparseCurves
 class SparseForwardCurves(SparseCurves):
     label = "Block-sparse kernels over length, forward"
     number, order = "Figure 4, forward", 10
-    direction, word = "fwd", "Forward"
+    direction, subject = "fwd", "Block-sparse kernels, forward"
