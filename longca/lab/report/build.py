@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +39,7 @@ from longca.lab.store.environments.summary import summary_of
 from longca.lab.store.export import EXPORTED, export_files
 from longca.lab.store.files import replace_file
 from longca.lab.store.table import columns, frame, to_report
-from longca.lab.store.text import percent, short_device
+from longca.lab.store.text import percent
 from longca.lab.studies.record import Record
 from longca.lab.studies.samples.statistics import NOISY
 
@@ -153,7 +152,7 @@ def build(
             masks,
             pictures,
         ),
-        study_title=_titled(study_title, set(map(str, whole.device)) - {""}, hardware),
+        study_title=tables.titled(study_title, map(str, whole.device), hardware),
         num_records=len(ordered),
         num_shown=len(shown),
         problems=problems,
@@ -239,17 +238,6 @@ def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> D
 
 def _repeats(decision: views.Decision | None) -> str:
     return REPEATS if decision and any(view.has_repeats for view in decision.views) else ""
-
-
-def _titled(title: str, devices: Collection[str], hardware: Hardware) -> str:
-    """The title, with the devices if it names a model of GPU that is none of them: a study may be measured on
-    another GPU than the one that it was written for."""
-    known = {model.name.split()[0] for model in hardware.gpus if any(map(str.isdigit, model.name.split()[0]))}
-    named = {name for name in known if re.search(rf"\b{re.escape(name)}s?\b", title)}
-    own = sorted(map(short_device, devices))
-    if not named or not own or any(name in device.split() for name in named for device in own):
-        return title
-    return f"{title}, measured on {', '.join(own)}"
 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
