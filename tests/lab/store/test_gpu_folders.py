@@ -67,12 +67,8 @@ def test_advice_names_the_records_of_a_gpu_without_models(own: Path, longca):
     """The peak rates of an L40S are known, those of an X900 are not: each answer says what can be done."""
     known = longca("advise", "-m", "causal", "-s", "8K", "-w", "1", "--gpu", "l40s", here=True)
     assert "its records in reports/l40s (--records does so)" in " ".join(known.stdout.split())
-    [path, *_] = export(gpu_study("NVIDIA X900")[:5], own / "x900")
+    [path, *_] = export(gpu_study("NVIDIA X900")[::3], own / "x900")
     path.rename(path.with_name("h100-dense.parquet"))
     unknown = longca("advise", "-m", "causal", "-s", "8K", "-w", "1", "--gpu", "x900", here=True)
     assert unknown.returncode == 2 and "records in reports/x900" in unknown.stderr
     assert "longca choose MASK --gpu x900" in unknown.stderr
-    compared = longca("compare", *(own / name / "h100-dense.parquet" for name in ("h100", "x900")))
-    assert "no peak is known of NVIDIA X900: add it to config/hardware.yaml" in " ".join(
-        compared.stdout.split()
-    )
