@@ -30,7 +30,6 @@ from longca.lab.paper.published import (
     with_published,
 )
 from longca.lab.paper.repairs import REPAIRS
-from longca.lab.paper.shown_records import ShownRecords
 from longca.lab.report.content.method_notes import method_notes
 from longca.lab.report.content.packing import script_json
 from longca.lab.report.content.page import Frame, fields_of
@@ -86,14 +85,14 @@ class _Paper:
     """the folder of the exhibits' data"""
 
     @cached_property
-    def rows(self) -> ShownRecords:
-        """The first record of each cell on each device, and of those the ones that figures show."""
-        return ShownRecords(self.table)
-
-    @property
     def first(self) -> pd.DataFrame:
-        """The records that figures show, once all are drawn."""
-        return self.rows.table
+        """The first record of each cell."""
+        return self.table.drop_duplicates("cell_id", ignore_index=True)
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Cell → its row among the page's points."""
+        return {cell_id: row for row, cell_id in enumerate(self.first.cell_id)}
 
     @cached_property
     def variables(self) -> dict[str, str]:
@@ -119,8 +118,7 @@ class _Paper:
         return [page for page in self.pages if page.study in studies and any(map(page.is_of, devices))]
 
     def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
-        """The figure as an element of the page, whose points know their records."""
-        data = self.rows.named(data)
+        """The figure as an element of the page, whose points know their cells."""
         style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
         return inline(exhibit, data, style, exhibit.name, title, self.rows, self.variables)
 
@@ -132,18 +130,7 @@ class _Paper:
             f"{note}; here {percent(share / 100)}" if isinstance(note, str) else ""
             for note, share in zip(here, self.first.peak_percent, strict=True)
         ]
-        pages = [
-            next(
-                (
-                    place
-                    for place, page in enumerate(self.pages)
-                    if page.study == study and page.is_of(device)
-                ),
-                -1,
-            )
-            for study, device in zip(self.first.study, self.first.device, strict=True)
-        ]
-        return points_json(labelled(self.first), {"published": told, "page": pages}, self.unit)
+        return points_json(labelled(self.first), {"published": told}, self.unit)
 
 
 def build_paper(
@@ -223,7 +210,7 @@ def build_paper(
         notes={"cp": earlier_strategies(table)}, points=paper.points(),
         facts=script_json({
             "count": len(paper.first), "looks": paper.variables, "pictures": [],
-            "homes": [page.address for page in paper.pages],
+            "homes": {page.study: page.address for page in reversed(paper.pages)},
             "about": method_notes(ordered, paper.methods).tips, **templates(paper.unit)}),
         merged=merged_json(labelled(paper.first), marks, paper.unit),
     )  # fmt: skip

@@ -94,25 +94,18 @@ def test_an_exhibit_names_the_devices_that_measured_it(table, tmp_path):
     assert devices(table.assign(device="")) == ()
 
 
-def test_a_point_and_a_page_are_of_the_device_that_measured_them(table, tmp_path):
-    """Both models ran the same cells: no tip and no link may be of the other one's record, nor a line of
-    the table of records of both."""
+def test_a_page_and_a_line_of_provenance_are_of_one_device(table):
+    """Both models ran the same cells of one study, and each has its own page of them."""
     from longca.core.hardware import load_hardware
     from longca.lab.paper.links import RunPage
     from longca.lab.paper.provenance import provenance
-    from longca.lab.paper.shown_records import ShownRecords
 
-    shown, data = ShownRecords(table), exhibit("dense_8k").data(table)
-    named = shown.named(data)
-    rows = [shown[name] for names in named.cell_ids for name in names.split()]
-    assert sorted(rows) == list(range(len(shown.table)))
-    devices = [
-        str(device) for device, names in zip(data.device, data.cell_ids, strict=True) for _ in names.split()
-    ]
-    assert [shown.table.device[row] for row in rows] == devices and set(devices) == {H100, H200}
     ids = tuple(table.cell_id)
     pages = [RunPage("test", f"../{name}.html", ids, {}, devices=(name,)) for name in (H100, H200)]
-    assert [[page.is_of(name) for page in pages] for name in ("H100", H200)] == [[True, False], [False, True]]
+    assert [[page.is_of(name) for page in pages] for name in ("H100", "H200")] == [
+        [True, False],
+        [False, True],
+    ]
     entries = provenance([], table.assign(study="test"), load_hardware(), pages).studies
     assert [(entry.gpu, entry.page, entry.num_cells) for entry in entries] == [
         ("H100", pages[0], len(table) // 2),

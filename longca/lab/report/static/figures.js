@@ -7,7 +7,7 @@ const told = (point) => {
   return fill(texts.ms ? facts.tips.timed : facts.tips.other, texts);
 };
 
-const homeOf = (record) => (facts.homes ? facts.homes[record.page] : "");  // the address of the page that shows the record in full
+const homeOf = (record) => (facts.homes ? facts.homes[record.study] : "");  // the address of the page that shows the record in full
 const pointsOf = (svg) => {
   const points = [];
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
