@@ -160,6 +160,7 @@ def _section(claim: Claim, verdicts: Verdicts) -> str:
             "expected, with repaired code",
             "<br>".join(_expected(verdict) for verdict in (repaired, *repaired.elsewhere)),
         ),
+        ("tolerance", _tolerance(claim)),
         ("another result is", claim.overturned_by),
     ]
     table = "\n".join(f"| {name} | {text.replace('|', chr(92) + '|')} |" for name, text in rows)
@@ -168,6 +169,27 @@ def _section(claim: Claim, verdicts: Verdicts) -> str:
 
 def _expected(verdict: Verdict) -> str:
     return f"**{verdict.status}.** {verdict.finding}"
+
+
+def _tolerance(claim: Claim) -> str:
+    """How far a result may be from the expected one and still be the same."""
+    counted = {
+        "memory": "bytes of memory are equal with the same torch and kernels, on a GPU with as much memory",
+        "bytes": "counted bytes are equal",
+        "support": "what runs and what is refused is equal with the same packages",
+        "error": "errors are equal where kernels are deterministic, since inputs follow from the seed",
+    }
+    known = Resolutions.known()
+    other = "two devices of one model"
+    device = next(device for device in {entry.device for entry in known.entries} if STUDY_GPU in device)
+    plain, rested = (known.of(device, "model", rests).percent for rests in (False, True))
+    times = (
+        f"two times of one cell differ by up to {plain} on {other} ({short_device(device)}), with rests by "
+        f"{rested}; ratios of two of them likewise"
+    )
+    texts = [times] if "time" in claim.quantity else []
+    texts += [counted[name] for name in claim.quantity.split(" and ") if name in counted]
+    return f"the word in bold is the same; {'; '.join(texts)}"
 
 
 def _measure(claim: Claim, verdicts: Verdicts) -> list[str]:

@@ -17,6 +17,16 @@ def test_every_claim_has_its_section_and_command():
     assert re.findall(r"`longca claims (\d+)`: from", TEXT) == [number for number, _ in headings]
 
 
+def test_each_expected_result_has_its_tolerance():
+    (within,) = re.findall(r"^\| H100 \| model \| no \| ([\d.]+ %) \|", TEXT, flags=re.MULTILINE)
+    stated = {claim.name: artifact._tolerance(claim) for claim in all_claims()}
+    assert TEXT.count("\n| tolerance | the word in bold is the same; ") == len(stated) == 23
+    assert within in stated["fa3_fastest"] and "bytes are equal" not in stated["fa3_fastest"]
+    assert "counted bytes are equal" in stated["ring_volume"] and "%" not in stated["ring_volume"]
+    both = stated["heads_matter_little"]
+    assert within in both and "bytes of memory" in both
+
+
 def test_sizes_are_those_of_the_files():
     stated = dict(re.findall(r"^\| (.+) \| (\d+) MB \|$", TEXT, flags=re.MULTILINE))
     for name, size in artifact.sizes().items():

@@ -232,7 +232,7 @@ def question_of(
         network = network.model_copy(
             update={"ranks_per_node": whole_number("The number of GPUs of a node", ranks_per_node)}
         )
-    model = hardware.named(str(gpu or network.gpu))
+    model = _gpu(str(gpu or network.gpu), hardware)
     if memory_bytes is None and model.memory_gb is not None:
         memory_bytes = model.memory_gb.value * 1e9
     reference = load_fitted() if fitted is None else fitted
@@ -300,6 +300,23 @@ def _measured_parts(*models: FittedKernels) -> dict[str, frozenset[str]]:
         for kernel, kinds in fitted.parts.items():
             parts[kernel] = parts.get(kernel, frozenset()) | frozenset(kinds)
     return parts
+
+
+def _gpu(name: str, hardware: Hardware) -> GpuModel:
+    """The GPU of a user's name. Raises UserError, which says so if there are records of it all the same."""
+    try:
+        return hardware.named(name)
+    except UserError:
+        from longca.lab.store.load import committed_of
+
+        files = committed_of([name])
+        if not files:
+            raise
+        raise UserError(
+            f"Nothing can be predicted for GPU '{name}'",
+            why=f"it has records in reports/{files[0].parent.name}, but no peaks in config/hardware.yaml",
+            todo=f"Add them there with a source, or rank its records with `longca choose MASK --gpu {name}`",
+        ) from None
 
 
 def _network(name: str, hardware: Hardware) -> Network:

@@ -22,6 +22,7 @@ MOSTLY = 0.75  # of observations: a sentence that fails more than one time in fo
 
 Status = Literal["holds", "holds with exceptions", "contradicted", "open"]
 Gpus = Literal["one GPU", "2–4 GPUs", "several nodes"]
+Quantity = Literal["time", "memory", "time and memory", "bytes", "support", "error"]
 Trust = Literal["paper", "second-hand", "reading of its code"]
 HOLDS: Status = "holds"
 EXCEPTIONS: Status = "holds with exceptions"
@@ -167,6 +168,8 @@ class Claim(Plugin, ABC):
     """the hardware that judging all of it needs"""
     overturned_by: str
     """the result that would flip the verdict"""
+    quantity: ClassVar[Quantity] = "time"
+    """what its verdict rests on: counted quantities come out the same again, times within a tolerance"""
     columns: ClassVar[tuple[str, ...]] = ()
     """the columns of the table that it reads besides those of `longca.lab.claims.evidence.points`"""
 

@@ -1,4 +1,4 @@
-"""The command `longca compare`: two sets of records, or records and published numbers."""
+"""The command `longca compare`: two sets of records, records and published numbers, or several versions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from longca.lab.cli.options import (
     SeqlenFilter,
     StrategyFilter,
     WorldFilter,
+    line_width,
     print_json,
     print_table,
     print_text,
@@ -36,10 +37,12 @@ def command(
     a: Annotated[
         str, typer.Argument(metavar="A", help="A study, its folder, or files of records divided by commas")
     ],
-    b: Annotated[
-        str,
+    others: Annotated[
+        list[str],
         typer.Argument(
-            metavar="B", help="The same; or 'published', for the numbers that others have published"
+            metavar="B...",
+            help="The same; or 'published', for the numbers that others have published. With C and more: the "
+            "history of each method over these versions",
         ),
     ],
     results: Results = None,
@@ -70,12 +73,19 @@ def command(
     html: Annotated[
         Path | None, typer.Option(help="Write it as an offline HTML page, too", show_default=False)
     ] = None,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="Each method over its versions, for two sources, too; the default for three"
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare B with A: what is faster, slower, broken or new.
 
     Speeds differ where they differ by more than repeats of identical cells do. Two models of GPUs are
-    compared by their share of peak.
+    compared by their share of peak. Three sources or more are versions: each method is compared with its
+    first version, over the cells that all share, by GPU and protocol.
     """
     from longca.core import UserError
     from longca.lab.compare import compare_published, compare_records, matched, parse_fail_on
@@ -83,6 +93,12 @@ def command(
     from longca.lab.published import load_published, load_sources
 
     rule = _rule(tolerance, by_rate)
+    if history or len(others) > 1:
+        _refuse_in_history([a, *others], by_rate, fail_on)
+        chosen = selection(kernel, strategy, mask, direction, seqlen, world)
+        _history([a, *others], results, chosen, rule, markdown, html, as_json)
+        return
+    (b,) = others
     conditions = parse_fail_on(fail_on, rule)
     if a == PUBLISHED:
         raise UserError(
@@ -92,7 +108,7 @@ def command(
     chosen = selection(kernel, strategy, mask, direction, seqlen, world)
     first, problems = _records(a, results)
     if b == PUBLISHED:
-        first, _ = _selected(chosen, first, [])
+        (first,) = _selected(chosen, first)
         comparison = compare_published(first, load_published(), rule=rule)
         sources = "; ".join(f"{source.title} ({source.how})" for source in load_sources().values())
         sides = [_described(a, first), Described(PUBLISHED, f"published: {sources}")]
@@ -144,15 +160,70 @@ def _records(text: str, results: Path | None) -> tuple[list[Record], list[str]]:
     return opened.records, [str(problem) for problem in opened.problems]
 
 
-def _selected(chosen: Selection, a: list[Record], b: list[Record]) -> tuple[list[Record], list[Record]]:
-    """The records whose cells pass: a name may stand on one side only. Raises UserError if none passes on
-    either."""
-    accepted = {
-        cell.cell_id for cell in chosen.apply({record.cell_id: record.cell for record in (*a, *b)}.values())
-    }
-    return [record for record in a if record.cell_id in accepted], [
-        record for record in b if record.cell_id in accepted
-    ]
+def _selected(chosen: Selection, *sides: list[Record]) -> list[list[Record]]:
+    """The records of each side whose cells pass: a name may stand on one side only. Raises UserError if none
+    passes on any."""
+    cells = {record.cell_id: record.cell for side in sides for record in side}
+    accepted = {cell.cell_id for cell in chosen.apply(cells.values())}
+    return [[record for record in side if record.cell_id in accepted] for side in sides]
+
+
+def _refuse_in_history(names: list[str], by_rate: bool, fail_on: str) -> None:
+    """Raises UserError for what only two sides have."""
+    from longca.core import UserError
+
+    if PUBLISHED in names:
+        raise UserError(
+            "The published numbers have no versions",
+            todo=f"Compare one set of records with them: `longca compare RECORDS {PUBLISHED}`",
+        )
+    for option, given in {"--by-rate": by_rate, "--fail-on": fail_on}.items():
+        if given:
+            raise UserError(
+                f"'{option}' is not for several versions",
+                why="these are compared on one model of GPU at a time, over all cells that they share",
+                todo=f"Compare two: `longca compare A B {option}`",
+            )
+
+
+def _history(
+    names: list[str],
+    results: Path | None,
+    chosen: Selection,
+    rule: Rule,
+    markdown: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Write and print the history of each method over these sources."""
+    from longca.core import escaped
+    from longca.lab.compare import Source, conclusion, histories, history_blocks, history_lines
+    from longca.lab.store import replace_file
+
+    opened = [_records(name, results) for name in names]
+    problems = [problem for _, more in opened for problem in more]
+    selected = _selected(chosen, *(records for records, _ in opened))
+    sides = [_described(name, records) for name, records in zip(names, selected, strict=True)]
+    found = histories([Source(*pair) for pair in zip(names, selected, strict=True)], rule=rule)
+    if markdown is not None:
+        from longca.lab.compare.markdown import history_markdown
+
+        replace_file(markdown, escaped(history_markdown(found, sides)).encode())
+    if html is not None:
+        from longca.lab.compare.page import history_page
+
+        replace_file(html, history_page(found, sides).encode())
+    if as_json:
+        facts = {"conclusion": conclusion(found), **found.as_dict(), "problems": problems}
+        print_json(facts)
+        return
+    print_text(conclusion(found), style="bold")
+    for line in history_lines(found, sides):
+        print_text(line)
+    for block in history_blocks(found, line_width()):
+        print(f"\n{block}")
+    for problem in problems:
+        print(f"skipped {problem}")
 
 
 def _described(name: str, records: list[Record]) -> Described:

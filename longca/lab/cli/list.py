@@ -141,7 +141,12 @@ def _print_lines(plural: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    """The line, cut after a word where it is too long."""
+    if len(line) <= width:
+        return line
+    start = line[: width - 1]
+    whole = start.rpartition(" ")[0].rstrip(" :;,")
+    return f"{whole if len(whole) > 2 * width / 3 else start}…"
 
 
 def _place(plugin: Any) -> tuple[float, str]:

@@ -108,7 +108,8 @@ def imported_modules(path: Path) -> set[str]:
 
     A package that is imported as a module, as by `import longca.masks`, stands for all that its face offers.
     """
-    known, text = modules_of_package(), _text(path)
+    known = modules_of_package()
+    text = _text(path)
     offered = list(text.whole)
     for package in offered:  # grows meanwhile, by packages that a face offers as a whole
         offered += [f"{package}.{name}" for name in _face(package)]

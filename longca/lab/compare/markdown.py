@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from longca.lab.compare.comparison import Comparison
+from longca.lab.compare.history import Histories
+from longca.lab.compare.history_text import conclusion, history_lines, history_table
 from longca.lab.compare.tables import Described, TableOfText, lines, tables
 
 
@@ -22,6 +24,19 @@ def markdown(comparison: Comparison, sides: Sequence[Described], count: int | No
             "## Notes",
             "\n".join(f"- {_plain(source)}: {_plain(note)}" for source, note in comparison.notes),
         ]
+    return "\n\n".join(parts) + "\n"
+
+
+def history_markdown(histories: Histories, sides: Sequence[Described]) -> str:
+    """The histories as a Markdown page, the conclusion first."""
+    parts = [
+        f"# {_plain(', '.join(side.name for side in sides))}",
+        f"**{_plain(conclusion(histories))}**",
+        "\n".join(f"- {_plain(line)}" for line in history_lines(histories, sides)),
+    ]
+    table = history_table(histories)
+    if table.rows:
+        parts += [f"## {table.title}", _table(table)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -8,6 +8,17 @@ from pathlib import Path
 
 from longca.core import VERSION
 from longca.lab.compare.comparison import WORDS, Comparison
+from longca.lab.compare.history import Histories, Version
+from longca.lab.compare.history_text import (
+    HistoryNames,
+    conclusion,
+    figure_span,
+    history_lines,
+    interval_text,
+    span_text,
+    title,
+    version_text,
+)
 from longca.lab.compare.tables import Described, lines, tables
 from longca.lab.compare.verdict import OUTCOMES
 from longca.lab.report.look import page_templates, static_text, theme
@@ -42,6 +53,52 @@ def page(comparison: Comparison, sides: Sequence[Described], count: int | None =
             generator=VERSION,
         )
     )
+
+
+def history_page(histories: Histories, sides: Sequence[Described]) -> str:
+    """The page of histories: HTML without scripts, with escaped texts of records."""
+    entries = histories.attention
+    names = HistoryNames(entries)
+    span = figure_span(entries)
+    methods = {entry.method for entry in entries}
+    return (
+        page_templates(TEMPLATES)
+        .get_template("history.html.j2")
+        .render(
+            title=f"{methods.pop()} over its versions" if len(methods) == 1 else "Versions",
+            conclusion=conclusion(histories),
+            lines=history_lines(histories, sides),
+            scale=span_text(span),
+            entries=[
+                (
+                    title(entry, names),
+                    [
+                        (
+                            version,
+                            version_text(entry, version),
+                            interval_text(version),
+                            version.order(histories.rule),
+                            _whisker(version, span),
+                        )
+                        for version in entry.versions
+                    ],
+                )
+                for entry in entries
+            ],
+            theme=theme(),
+            css=static_text("report.css"),
+            generator=VERSION,
+        )
+    )
+
+
+def _whisker(version: Version, span: float) -> tuple[float, float, float]:
+    """(low, rate, high) in percent of the figure's width; the first version is in the middle."""
+    if version.lead is None:
+        return 50.0, 50.0, 50.0
+    bounds = version.lead.low, version.lead.ratio, version.lead.high
+    low, middle, high = (50 + 48 * math.log(bound) / span for bound in bounds)
+    return low, middle, high
 
 
 def _bar(ratio: float | None) -> tuple[float, float, str] | None:

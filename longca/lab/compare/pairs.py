@@ -63,7 +63,7 @@ def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -
         there = right.pop(cell_id)
         shared = here.keys() & there.keys()
         records += [(here[device], there[device]) for device in shared] or [
-            (_latest(here.values()), _latest(there.values()))
+            (latest_record(here.values()), latest_record(there.values()))
         ]
     asked_a = _by_request(left)
     asked_b = _by_request(right)
@@ -118,11 +118,12 @@ def _last(records: Iterable[Record]) -> dict[str, dict[str, Record]]:
     for record in records:
         by_device = latest.setdefault(record.cell_id, {})
         device = View(record, unknown).device
-        by_device[device] = _latest([record, by_device[device]]) if device in by_device else record
+        by_device[device] = latest_record([record, by_device[device]]) if device in by_device else record
     return latest
 
 
-def _latest(records: Iterable[Record]) -> Record:
+def latest_record(records: Iterable[Record]) -> Record:
+    """The last of several records of one cell, independent of their order."""
     content = list(records)
     if len(content) == 1:
         return content[0]
@@ -141,7 +142,7 @@ def _by_request(left: dict[str, dict[str, Record]]) -> dict[Hashable, list[Recor
     """The request without dtype, head dim and corpus → the last record of each of its cells."""
     by_request: dict[Hashable, list[Record]] = defaultdict(list)
     for by_device in left.values():
-        record = _latest(by_device.values())
+        record = latest_record(by_device.values())
         cell = record.cell
         by_request[
             cell.method,

@@ -142,7 +142,8 @@ def _lead(a: Side, b: Side, rule: Rule) -> tuple[Basis, Lead] | str:
             _scaled(measured, 1 / a.peak_tflops), _scaled(other, 1 / b.peak_tflops)
         )
     unknown = b.device if a.peak_tflops else a.device
-    return f"another device, and no peak is known of {unknown or 'one of them'}"
+    todo = "add it to config/hardware.yaml, or compare rates with --by-rate"
+    return f"another device, and no peak is known of {unknown or 'one of them'}: {todo}"
 
 
 def _compared(a: Measurement, b: Measurement) -> Lead:

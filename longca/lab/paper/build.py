@@ -114,9 +114,9 @@ class _Paper:
         return devices(measured.loc[measured.cell_id.isin(cell_ids)] if cell_ids else measured)
 
     def pages_of(self, devices: Collection[str]) -> list[RunPage]:
-        """The pages of studies that ran on one of these devices."""
+        """The pages of studies that ran on one of these devices, with records of it."""
         studies = set(self.table.study[self.table.device.isin(devices)])
-        return [page for page in self.pages if page.study in studies]
+        return [page for page in self.pages if page.study in studies and any(map(page.is_of, devices))]
 
     def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
         """The figure as an element of the page, whose points know their cells."""
@@ -188,7 +188,10 @@ def build_paper(
         Judged(
             claim,
             verdicts,
-            tuple(links(paper.pages, verdict.cell_ids) for _, verdict in verdicts.named),
+            tuple(
+                links([page for page in paper.pages if page.is_of(verdict.gpu)], verdict.cell_ids)
+                for _, verdict in verdicts.named
+            ),
             forecasts.get(claim.number, ""),
         )
         for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), judged_table), strict=True)
@@ -210,7 +213,7 @@ def build_paper(
         notes={"cp": earlier_strategies(table)}, points=paper.points(),
         facts=script_json({
             "count": len(paper.first), "looks": paper.variables, "pictures": [],
-            "homes": {page.study: page.address for page in paper.pages},
+            "homes": {page.study: page.address for page in reversed(paper.pages)},
             "about": method_notes(ordered, paper.methods).tips, **templates(paper.unit)}),
         merged=merged_json(labelled(paper.first), marks, paper.unit),
     )  # fmt: skip

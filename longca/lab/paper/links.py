@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from longca.core import format_length
 from longca.lab.report.content import FILTERS as TABLE_FILTERS
 from longca.lab.report.content import unpacked
-from longca.lab.store.text import plural
+from longca.lab.store.text import plural, short_device
 
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 FILTERS = {entry.name: entry.column for entry in TABLE_FILTERS}
@@ -44,8 +44,18 @@ class RunPage:
     """filter → the value of each record"""
     records: str = ""
     """the address of the Parquet file of its records, if it lies beside it"""
-    gpus: str = ""
-    """the GPU models of its records, as "H100, H200"; "" for CPUs"""
+    devices: tuple[str, ...] = ()
+    """the models of its records' devices; empty for a page that does not say"""
+
+    @property
+    def gpus(self) -> str:
+        """The GPU models of its records, as "H100, H200"; "" for CPUs."""
+        return ", ".join(short_device(device) for device in self.devices if device.startswith("NVIDIA "))
+
+    def is_of(self, device: str) -> bool:
+        """True if it may have records of this model, by its whole or its short name."""
+        names = {name for own in self.devices for name in (own, short_device(own))}
+        return not device or not names or device in names
 
     def link(self, wanted: Collection[str]) -> Link | None:
         """The link to its records of these cells, through the narrowest filters that let all of them pass;
@@ -68,17 +78,22 @@ class RunPage:
 
 def run_pages(folder: Path, studies: Iterable[str]) -> list[RunPage]:
     """Pages of these studies beside a folder: STUDY.html or STUDY/report.html in the folder above, or
-    STUDY.html in one of its folders."""
+    STUDY.html in its folders, of which each may have the records of another model of GPU. Of a study and a
+    model there is one page."""
     above = folder.resolve().parent
-    linked = []
+    linked: list[RunPage] = []
     for study in sorted({study for study in studies if study}):
         places = [
             above / f"{study}.html",
             *sorted(above.glob(f"*/{escape(study)}.html")),
             above / study / "report.html",
         ]
-        pages = (_page(study, path, folder) for path in places if path.is_file())
-        linked += [page for page in pages if page][:1]
+        of_study: list[RunPage] = []
+        for page in (_page(study, path, folder) for path in places if path.is_file()):
+            known = {device for other in of_study for device in other.devices}
+            if page and (not of_study or not known.issuperset(page.devices)):
+                of_study.append(page)
+        linked += of_study
     return linked
 
 
@@ -101,14 +116,13 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
     file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
     address, records = (Path(os.path.relpath(target, folder.resolve())).as_posix() for target in (path, file))
     devices = set(map(str, unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
-    gpus = ", ".join(sorted(device.split()[1] for device in devices if device.startswith("NVIDIA ")))
     return RunPage(
         study,
         address,
         tuple(anchor[:16] for anchor in anchors),
         values,
         records if file.is_file() else "",
-        gpus,
+        tuple(sorted(devices - {""})),
     )
 
 

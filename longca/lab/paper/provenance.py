@@ -11,6 +11,7 @@ from longca.core import GpuModel, Hardware
 from longca.lab.paper.links import RunPage
 from longca.lab.report.tables import StudyRun, machine_facts, runs, software_facts
 from longca.lab.store.environments import Environments, EnvironmentSummary, image_lists, own_lists, summary_of
+from longca.lab.store.text import short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +52,11 @@ class Package:
 
 @dataclass(frozen=True)
 class StudyRecords:
-    """The records of one study."""
+    """The records of one study on one model of device."""
 
     study: str
+    gpu: str
+    """short name of the model; "" if it is not known"""
     page: RunPage | None
     num_cells: int
     num_timed: int
@@ -93,10 +96,11 @@ def provenance(
         pages: of studies, which lie beside the page.
         environments: listings of the software that measured.
     """
-    known = {page.study: page for page in pages}
+    known = list(pages)
     studies = [
-        _study(str(study), of_study, known.get(str(study)))
+        _study(str(study), device, rows, known)
         for study, of_study in table.groupby("study", sort=True)
+        for device, rows in _by_device(of_study)
     ]
     return StudyProvenance(
         _machines(records, hardware),
@@ -160,7 +164,16 @@ def _software(records: Iterable[Record]) -> list[Package]:
     ]
 
 
-def _study(study: str, cells: pd.DataFrame, page: RunPage | None) -> StudyRecords:
+def _by_device(cells: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The records of each model of device. What no process measured counts with the others where there is one
+    model."""
+    names = sorted({str(device) for device in cells.device} - {""})
+    if len(names) < 2:
+        return [(names[0] if names else "", cells)]
+    return [(str(device), rows) for device, rows in cells.groupby("device", sort=True)]
+
+
+def _study(study: str, device: str, cells: pd.DataFrame, pages: Iterable[RunPage]) -> StudyRecords:
     code = cells.loc[cells.git_sha != ""]
     dirty = code.git_dirty.fillna(False).astype(bool).map({True: "+", False: ""})
     commits = (code.git_sha.str[:10] + dirty).value_counts()
@@ -168,7 +181,8 @@ def _study(study: str, cells: pd.DataFrame, page: RunPage | None) -> StudyRecord
     days = cells.started_at.str[:10]
     return StudyRecords(
         study,
-        page,
+        short_device(device),
+        next((page for page in pages if page.study == study and page.is_of(device)), None),
         len(cells),
         int((cells.status == "ok").sum()),
         cells.run_id.nunique(),

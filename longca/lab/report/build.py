@@ -83,7 +83,7 @@ def build(
 
     Args:
         problems: unreadable files and rows, which the page names.
-        study_title: the page's title.
+        study_title: the page's title; the devices follow where it names another model of GPU.
         hardware: peak rates of GPUs; by default those of `load_hardware`.
         sources: files of the records, if any; the page links to those next to it.
         environments: software listings; they are also written to the records' files.
@@ -149,7 +149,7 @@ def build(
             masks,
             pictures,
         ),
-        study_title=study_title,
+        study_title=tables.titled(study_title, map(str, whole.device), hardware),
         num_records=len(ordered),
         num_shown=len(shown),
         problems=problems,

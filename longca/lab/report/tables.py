@@ -3,6 +3,7 @@ samples."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from longca.core import GpuModel, Hardware
 from longca.lab.ranking.sentences import protocols_text
-from longca.lab.store.text import NONE, format_bytes, plural
+from longca.lab.store.text import NONE, format_bytes, plural, short_device
 from longca.lab.studies import Environment, Node, Record, Software
 from longca.lab.studies.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
 
@@ -46,6 +47,17 @@ class ImageUse:
     """digest of the image; empty outside of images"""
     lock: str
     num_cells: int
+
+
+def titled(title: str, devices: Iterable[str], hardware: Hardware) -> str:
+    """The title, with the devices if it names a model of GPU that is none of them: a study may be measured on
+    another GPU than the one that it was written for."""
+    known = {model.name.split()[0] for model in hardware.gpus if any(map(str.isdigit, model.name.split()[0]))}
+    named = {name for name in known if re.search(rf"\b{re.escape(name)}s?\b", title)}
+    own = sorted({short_device(device) for device in devices if device})
+    if not named or not own or any(name in device.split() for name in named for device in own):
+        return title
+    return f"{title}, measured on {', '.join(own)}"
 
 
 def worst_errors(records: Iterable[Record]) -> list[WorstError]:

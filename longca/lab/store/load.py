@@ -30,6 +30,7 @@ from longca.lab.store.parquet import (
     read_texts,
 )
 from longca.lab.store.table import derived, is_own, of_grid
+from longca.lab.store.text import folder_of_gpu
 from longca.lab.studies import LATER_FIELDS, Record
 
 if TYPE_CHECKING:
@@ -95,6 +96,13 @@ def committed(study: str = "*") -> list[Path]:
     model, the study's GPU first."""
     paths = COMMITTED.glob(f"*/{study}.parquet")
     return sorted(paths, key=lambda path: (path.parent.name not in FIRST, path.parent.name, path.name))
+
+
+def committed_of(names: Iterable[str]) -> list[Path]:
+    """The files of the committed records of one model of GPU, by its driver's names or a user's name for
+    it."""
+    folders = {folder_of_gpu(name) for name in names}
+    return [path for path in committed() if path.parent.name in folders]
 
 
 def load(*sources: Path | str) -> Loaded:

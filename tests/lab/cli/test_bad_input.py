@@ -95,7 +95,7 @@ def test_a_study_that_cannot_be(longca, tmp_path, change, expected):
         (["bench", "none.py", "--dtype", "int8"], ["Unknown dtype 'int8'", "bf16"]),
         (["run", "quick", "--bar"], ["--bar", "`longca run -h`"]),
         (["config", "shw"], ["'shw'", "'show'"]),
-        (["compare", "quick"], ["'B'", "`longca compare -h`"]),
+        (["compare", "quick"], ["'B...'", "`longca compare -h`"]),
     ],
 )
 def test_a_command_that_cannot_be(longca, arguments, expected):

@@ -45,7 +45,12 @@ def outcome(a: Record, b: Record, **rule: Any) -> tuple[str, str]:
         (timed(), timed(asked=cell(dtype="fp16")), "incomparable", "another dtype: bf16, fp16"),
         (timed(), timed(asked=cell(head_dim=64)), "incomparable", "another head dim: 128, 64"),
         (timed(digest="1" * 16), timed(digest="2" * 16), "incomparable", "another mask was sampled"),
-        (timed(), timed(gpu="NVIDIA Nameless"), "incomparable", "no peak is known of NVIDIA Nameless"),
+        (
+            timed(),
+            timed(gpu="NVIDIA Nameless"),
+            "incomparable",
+            "no peak is known of NVIDIA Nameless: add it to config/hardware.yaml",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

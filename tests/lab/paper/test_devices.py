@@ -95,6 +95,25 @@ def test_an_exhibit_names_the_devices_that_measured_it(table, tmp_path):
     assert devices(table.assign(device="")) == ()
 
 
+def test_a_page_and_a_line_of_provenance_are_of_one_device(table):
+    """Both models ran the same cells of one study, and each has its own page of them."""
+    from longca.core.hardware import load_hardware
+    from longca.lab.paper.links import RunPage
+    from longca.lab.paper.provenance import provenance
+
+    ids = tuple(table.cell_id)
+    pages = [RunPage("test", f"../{name}.html", ids, {}, devices=(name,)) for name in (H100, H200)]
+    assert [[page.is_of(name) for page in pages] for name in ("H100", "H200")] == [
+        [True, False],
+        [False, True],
+    ]
+    entries = provenance([], table.assign(study="test"), load_hardware(), pages).studies
+    assert [(entry.gpu, entry.page, entry.num_cells) for entry in entries] == [
+        ("H100", pages[0], len(table) // 2),
+        ("H200", pages[1], len(table) // 2),
+    ]
+
+
 def test_shares_of_published_peaks_are_told_for_each_device(table):
     from longca.core.hardware import load_hardware
     from longca.lab.paper.published import published_findings, published_pairs, published_rates

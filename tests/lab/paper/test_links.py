@@ -7,8 +7,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from longca.lab.paper.build import exhibits
 from longca.lab.paper.links import FILTERS, Link, links, run_pages
+from longca.lab.report.rows import rows_json
+from longca.lab.report.series import labelled
 from longca.lab.store.table import derived
 from longca.lab.studies.record import Record
+from tests.helpers.records import gpu_study
 from tests.helpers.report import few
 from tests.helpers.support import ROOT
 
@@ -89,6 +92,21 @@ def test_the_page_of_a_folder_of_results_is_found(site: Path, tmp_path: Path) ->
     assert page.address == "../quick/report.html" and set(page.cell_ids) == {
         record.cell_id for record in few()
     }
+
+
+def test_a_study_has_a_page_for_each_model_of_gpu(site: Path, tmp_path: Path) -> None:
+    """A contributed folder may hold the same study as another one. A model has one page of it."""
+    for folder, gpu in (("h100", "NVIDIA H100"), ("x900", "NVIDIA X900"), ("x900-again", "NVIDIA X900")):
+        records = [record for record in gpu_study(gpu)[:4] if record.environment]
+        text = rows_json(records, labelled(derived(records)))
+        (tmp_path / folder).mkdir()
+        page = f'<script type="application/json" id="data">{text}</script>'
+        (tmp_path / folder / "dense.html").write_text(page, encoding="utf-8")
+    pages = run_pages(tmp_path / "paper", ["dense"])
+    assert [(page.address, page.gpus) for page in pages] == [
+        ("../h100/dense.html", "H100"),
+        ("../x900/dense.html", "X900"),
+    ]
 
 
 def test_exhibits_and_claims_link_to_their_records(text: str) -> None:

@@ -85,6 +85,17 @@ def test_nothing_is_fetched(text: str) -> None:
     assert not re.search(r'(?:src|xlink:href)="(?!data:|#)', text)
 
 
+def test_each_finding_names_its_subject(text: str) -> None:
+    """No two headings of exhibits begin alike, and none begins with a direction or a number alone."""
+    headings = [
+        re.sub(r"<[^>]+>", "", heading) for heading in re.findall(r"<h3>(.*?)<a class", text, re.DOTALL)
+    ]
+    starts = [re.split(r":| on | at least ", heading.strip())[0] for heading in headings]
+    assert len(starts) > 10 and len(set(starts)) == len(starts), starts
+    assert not [start for start in starts if start in ("Forward", "Backward", "In numbers", "Of all")]
+    assert any(start.startswith("Dense kernels, forward") for start in starts)
+
+
 def test_an_exhibit_without_data_is_not_there(text: str) -> None:
     shown = set(Ids(text).ids)
     assert "corpora" in shown and "dense_heads" not in shown, "the records have one choice of heads"

@@ -51,7 +51,7 @@ def test_the_findings_are_those_of_the_numbers(data: pd.DataFrame) -> None:
     assert "0.883 to 9.00 times" in figure.title(changed) and figure.effects(changed)[12].startswith(
         figure.title(changed)
     )
-    assert "In 16 of 24 cases the busiest rank sends more" in table.title(data)
-    assert "In 18 of 24 cases the busiest rank sends more" in table.title(changed)
+    assert "in 16 of 24 cases the busiest rank sends more" in table.title(data)
+    assert "in 18 of 24 cases the busiest rank sends more" in table.title(changed)
     cells = table.cells(data)
     assert len(cells.rows) == len(data) and all(len(row) == len(cells.header) for row in cells.rows)

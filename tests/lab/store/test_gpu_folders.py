@@ -61,3 +61,14 @@ def test_claims_are_judged_for_each_model():
 def test_models_with_one_short_name_stay_two():
     names = distinct_names(["NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM2e", "NVIDIA H200"])
     assert len(set(names.values())) == 3 and names["NVIDIA H200"] == "H200"
+
+
+def test_advice_names_the_records_of_a_gpu_without_models(own: Path, longca):
+    """The peak rates of an L40S are known, those of an X900 are not: each answer says what can be done."""
+    known = longca("advise", "-m", "causal", "-s", "8K", "-w", "1", "--gpu", "l40s", here=True)
+    assert "its records in reports/l40s (--records does so)" in " ".join(known.stdout.split())
+    [path, *_] = export(gpu_study("NVIDIA X900")[::3], own / "x900")
+    path.rename(path.with_name("h100-dense.parquet"))
+    unknown = longca("advise", "-m", "causal", "-s", "8K", "-w", "1", "--gpu", "x900", here=True)
+    assert unknown.returncode == 2 and "records in reports/x900" in unknown.stderr
+    assert "longca choose MASK --gpu x900" in unknown.stderr

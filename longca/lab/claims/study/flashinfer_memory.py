@@ -35,6 +35,7 @@ class FlashinferMemory(Claim):
     source = "Texts about the paper; its tables end early for FlashInfer"
     trust = "second-hand"
     gpus = "one GPU"
+    quantity = "memory"
     overturned_by = "FlashInfer runs all these lengths and densities in less than 80 GB"
 
     def judge(self, table):

@@ -26,6 +26,7 @@ class FlexSparseMemory(Claim):
     source = "Reviews of the paper and texts about it; its code builds the mask eagerly"
     trust = "second-hand"
     gpus = "one GPU"
+    quantity = "memory"
     overturned_by = "FlexAttention runs block-sparse masks at these lengths in less than 80 GB"
     columns = ("notes",)
 

@@ -21,6 +21,7 @@ class HeadsMatterLittle(Claim):
     source = "Texts about the paper: its tables of both head counts"
     trust = "second-hand"
     gpus = "one GPU"
+    quantity = "time and memory"
     overturned_by = (
         "On more than a quarter of the points rates differ by a tenth or more, or GQA saves no memory"
     )

@@ -22,6 +22,7 @@ class HeterogeneousSupport(Claim):
     source = "Texts about the paper: its table of kernels and masks; its code agrees"
     trust = "second-hand"
     gpus = "one GPU"
+    quantity = "support"
     overturned_by = (
         "FA2, FA3 or cuDNN gives a right result on such a mask where it is not a regular one, "
         "or one of the others refuses one"

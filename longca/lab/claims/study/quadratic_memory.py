@@ -35,6 +35,7 @@ class QuadraticMemory(Claim):
     source = "Texts about the paper, which disagree on the length"
     trust = "second-hand"
     gpus = "one GPU"
+    quantity = "memory"
     overturned_by = "One of the two runs a masked sequence of 32K tokens in less than 80 GB"
 
     columns = ("notes",)

@@ -35,6 +35,7 @@ class RingError(Claim):
     source = "Texts about the paper, which says so without a number"
     trust = "second-hand"
     gpus = "2–4 GPUs"
+    quantity = "error"
     overturned_by = (
         "A ring's error in one of these is not above that of Ulysses on more than a quarter of the points"
     )

@@ -19,6 +19,7 @@ class RingVolume(Claim):
     source = "Texts about the paper: its table of formulas, which has no mask in it; its code agrees"
     trust = "second-hand"
     gpus = "2–4 GPUs"
+    quantity = "bytes"
     overturned_by = "A ring moves fewer bytes under a mask than under FULL, and its results are right"
 
     def judge(self, table):

@@ -22,6 +22,7 @@ class VolumeFormulas(Claim):
     source = "Texts about the paper: its table of formulas; the correction for copies is from its code"
     trust = "second-hand"
     gpus = "2–4 GPUs"
+    quantity = "bytes"
     overturned_by = "Counted bytes differ from the formula on more than a quarter of the points"
 
     def judge(self, table):

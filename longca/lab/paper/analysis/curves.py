@@ -29,7 +29,10 @@ class Curves(PaperFigure):
 
     section = "dense"
     direction: ClassVar[str]
-    word: ClassVar[str]
+    subject: ClassVar[str]
+    """of the finding, at its beginning: what is compared"""
+    points_of: ClassVar[str] = "mask and length"
+    """what a point of the finding is"""
     caption = (
         "Throughput over sequence length, 64 query and 8 KV heads where these were measured, head dimension "
         "128, bf16: higher is better. FLOPs count visible pairs only. Points are medians over all samples "
@@ -42,21 +45,25 @@ class Curves(PaperFigure):
         return in_panel_order(rates(rows, *MASK, "device", "method", "direction", "seqlen"), rows)
 
     def title(self, data: pd.DataFrame) -> str:
-        return f"{self.word}: {most_often_fastest(data)}"
+        return f"{self.subject}: {most_often_fastest(data, self.points_of)}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data.drop(columns="direction"), style)
 
 
-def most_often_fastest(data: pd.DataFrame) -> str:
+def most_often_fastest(data: pd.DataFrame, points_of: str = "mask and length") -> str:
     """The kernel that leads most often, and the one that loses least of those that have nearly all points; on
     each device.
 
     "fa3 leads alone at 40 of 108 points of mask and length; of 4 kernels with nine tenths of them or more,
     band loses least, at its worst 79 % of the best".
+
+    Args:
+        points_of: what a point is, as "mask and length".
     """
     if devices_apart(data):
-        return "; ".join(f"on {device} {most_often_fastest(rows)}" for device, rows in data.groupby("device"))
+        of_devices = data.groupby("device")
+        return "; ".join(f"on {device} {most_often_fastest(rows, points_of)}" for device, rows in of_devices)
     compared = {key: case for key, case in standings_of(data, POINT).items() if case.is_compared}
     if not compared:
         return "no two kernels ran the same cells"
@@ -64,7 +71,7 @@ def most_often_fastest(data: pd.DataFrame) -> str:
     total = len(compared)
     first = min(counts, key=lambda tally: (-tally.num_clear, -tally.num_leading, -tally.mean, tally.method))
     ties = num_open(compared)
-    points = f"{plural(total, 'point')} of mask and length"
+    points = f"{plural(total, 'point')} of {points_of}"
     sentence = (
         f"{first.method} leads alone at {first.num_clear} of {points}"
         if first.num_clear

@@ -80,10 +80,15 @@ class MemoryCurves(PaperFigure):
             else ""
         )
         panel = join(least["mask"], least.detail)
+        other = (
+            f"{most.method} {number(most.value / least.value)} times as much"
+            if len(widest) > 1
+            else "and no other kernel ran the same"
+        )
         return (
-            f"At {format_length(int(least.seqlen))} tokens ({panel}) {least.method} takes "
-            f"{format_bytes(least.value)}, "
-            f"{most.method} {number(most.value / least.value)} times as much{out}"
+            f"Memory of {'block-sparse' if self.sparse else 'dense'} kernels at "
+            f"{format_length(int(least.seqlen))} tokens ({panel}): {least.method} takes "
+            f"{format_bytes(least.value)}, {other}{out}"
         )
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:

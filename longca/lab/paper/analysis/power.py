@@ -108,8 +108,8 @@ def values_finding(data: pd.DataFrame) -> str:
     ]
     at_limit = data.loc[data.sustained.astype(bool) & (data.input_values == "normal")]
     return (
-        f"{int(at_limit.capped.sum())} of {len(at_limit)} settings with standard normal inputs are held "
-        "back by the power limit; the same calls on other values run faster, in the median as much as the "
+        f"The power limit holds back {int(at_limit.capped.sum())} of {len(at_limit)} settings with standard "
+        "normal inputs; the same calls on other values run faster, in the median as much as the "
         f"clock does: {', '.join(texts)}"
     )
 

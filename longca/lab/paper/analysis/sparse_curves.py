@@ -22,6 +22,7 @@ class SparseCurves(Curves):
     """Median rates of one direction under uniform blocks, a line for each kernel."""
 
     section = "sparse"
+    points_of = "block, density, heads and length"
     caption = (
         "Throughput of the blocks that are computed, over sequence length: higher is better. All kernels "
         "run the very same blocks, and FLOPs count these. A panel is a block size, a share of blocks that "

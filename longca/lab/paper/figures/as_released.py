@@ -64,8 +64,8 @@ class AsReleased(PaperFigure):
         fewer = int(quicker(data).sum())
         lost = int(((data.status_released != "ok") & (data.status_without == "ok")).sum())
         parts = [
-            f"Of {plural(int(compared.sum()), 'call')} that run both ways, the defects make {more} slower "
-            f"by more than {percent(NOTABLE)} and {fewer} faster"
+            f"Of {plural(int(compared.sum()), 'call')} that run both as released and without the defect, the "
+            f"defects make {more} slower by more than {percent(NOTABLE)} and {fewer} faster"
         ]
         if more:
             worst: Any = data.loc[data.ratio.astype(float).idxmax()]

@@ -52,9 +52,8 @@ class AsReleasedTable(PaperTable):
     def title(self, data: pd.DataFrame) -> str:
         apart = int(data.apart.sum())
         memory = data.memory_ratio.dropna()
-        sentence = (
-            f"Of {plural(int(data.ratio.notna().sum()), 'pair')} with two times, {apart} are told apart"
-        )
+        pairs = plural(int(data.ratio.notna().sum()), "pair of times")
+        sentence = f"As released and without the defect, {apart} of {pairs} are told apart"
         if len(memory):
             worst: Any = data.loc[memory.idxmax()]
             sentence += (

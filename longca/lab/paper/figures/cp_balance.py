@@ -36,7 +36,7 @@ class CpBalance(PaperTable):
             percent(float(lag) / 100) for lag in (data.value.median(), means.min(), means.max())
         )
         return (
-            f"The slowest rank lags by {middle} in the median; {means.idxmin()} is the evenest strategy "
+            f"The slowest rank of a strategy lags by {middle} in the median; {means.idxmin()} is the evenest "
             f"with {least} in the mean, {means.idxmax()} the least even with {most}"
         )
 

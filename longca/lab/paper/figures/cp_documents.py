@@ -64,7 +64,7 @@ class CpDocuments(PaperFigure):
             return "No strategy ran documents"
         chosen = at_largest(standings_of(here, ["device", "world"]))
         return (
-            "Documents, forward: "
+            "Strategies on documents, forward: "
             f"{'; '.join(_told(device, *chosen[device,], len(chosen) > 1) for (device,) in sorted(chosen))}"
         )
 

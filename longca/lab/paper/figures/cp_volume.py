@@ -49,9 +49,9 @@ class CpVolume(PaperTable):
             else ""
         )
         return (
-            f"Forward under a full mask, {len(exact)} of {plural(len(dense), 'case')} send just the "
-            f"formula's bytes; under other "
-            f"masks, in both passes, {len(below)} of {plural(len(others), 'case')} send fewer{least}"
+            f"Bytes of strategies: forward under a full mask, {len(exact)} of {plural(len(dense), 'case')} "
+            f"send just the formula's bytes; under other masks, in both passes, {len(below)} of "
+            f"{plural(len(others), 'case')} send fewer{least}"
         )
 
     def cells(self, data: pd.DataFrame) -> Cells:

@@ -35,7 +35,7 @@ class Dense8K(PaperFigure):
         return in_panel_order(rates(rows, *MASK, "device", "method", "seqlen"), rows)
 
     def title(self, data: pd.DataFrame) -> str:
-        return f"At 8K, forward: {most_often_fastest(data)}"
+        return f"Dense kernels at 8K, forward: {most_often_fastest(data)}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data, style)

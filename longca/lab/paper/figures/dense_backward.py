@@ -8,4 +8,4 @@ class DenseBackward(Curves):
     number = "Figures 8–15, backward"
     order = 30
     direction = "bwd"
-    word = "Backward"
+    subject = "Dense kernels, backward"

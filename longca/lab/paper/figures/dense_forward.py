@@ -8,4 +8,4 @@ class DenseForward(Curves):
     number = "Figures 8–15, forward"
     order = 20
     direction = "fwd"
-    word = "Forward"
+    subject = "Dense kernels, forward"

@@ -81,8 +81,9 @@ class DenseSupport(PaperTable):
             if (of_kernel.answer == BOTH).all()
         ]
         return (
-            f"{len(whole)} of {plural(data.kernel.nunique(), 'kernel')} run all {data.question.nunique()} "
-            f"static masks forward and backward: {', '.join(whole) or 'none'}; {differences(data)}"
+            f"{len(whole)} of {plural(data.kernel.nunique(), 'dense kernel')} run all "
+            f"{data.question.nunique()} static masks forward and backward: "
+            f"{', '.join(whole) or 'none'}; {differences(data)}"
         )
 
     def cells(self, data: pd.DataFrame) -> Cells:

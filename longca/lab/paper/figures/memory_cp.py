@@ -42,8 +42,8 @@ class MemoryCp(PaperTable):
         least = widest.iloc[0]
         most = widest.iloc[-1]
         return (
-            f"On {least.world} ranks × {format_length(int(least.tokens))}, {least.kernel}, "
-            f"{least.direction}: {least.strategy} takes "
+            f"Memory of strategies on {least.world} ranks × {format_length(int(least.tokens))}, "
+            f"{least.kernel}, {least.direction}: {least.strategy} takes "
             f"{format_bytes(least.value)} above its shards, {most.strategy} "
             f"{number(most.value / max(least.value, 1))} times as much"
         )

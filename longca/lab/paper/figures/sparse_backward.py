@@ -8,4 +8,4 @@ class SparseBackwardCurves(SparseCurves):
     number = "Figure 4, backward"
     order = 20
     direction = "bwd"
-    word = "Backward"
+    subject = "Block-sparse kernels, backward"

@@ -8,4 +8,4 @@ class SparseForwardCurves(SparseCurves):
     number = "Figure 4, forward"
     order = 10
     direction = "fwd"
-    word = "Forward"
+    subject = "Block-sparse kernels, forward"

@@ -35,8 +35,8 @@ class UspGroupsTable(PaperTable):
         rows = data[data.ratio.notna()]
         more = int((rows.ratio_busiest > 1).sum())
         return (
-            f"In {more} of {plural(len(rows), 'case')} the busiest rank sends more between nodes with the "
-            f"groups as released, and in {int((rows.ratio > 1).sum())} the mean rank; over all cases the "
+            f"Groups of USP as released: in {more} of {plural(len(rows), 'case')} the busiest rank sends "
+            f"more between nodes, and in {int((rows.ratio > 1).sum())} the mean rank; over all cases the "
             f"busiest rank sends {span(rows.ratio_busiest, number)} times as much"
         )
 

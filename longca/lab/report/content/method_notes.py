@@ -90,18 +90,25 @@ def _tip(method: str, parts: Sequence[PartNote]) -> str:
     return "\n".join(line for line in (method, *lines, ", ".join(packages)) if line)
 
 
+def packages_of(kind: str, name: str) -> tuple[str, ...]:
+    """The distributions that a kernel or strategy runs on, by the modules that its file says it needs."""
+    path = Registry(kind).paths().get(name)
+    modules = (_constants(path) if path else {}).get("needs", ("torch",))
+    return tuple(
+        dict.fromkeys(
+            package
+            for module in modules
+            for package in PACKAGES.get(module, PACKAGES.get(module.partition(".")[0], ()))
+        )
+    )
+
+
 def _note(kind: str, name: str, versions: dict[str, set[str]], num_cells: int) -> PartNote:
     path = Registry(kind).paths().get(name)
     known = _constants(path) if path else {}
-    modules = known.get("needs", ("torch",))
-    needed = [
-        package
-        for module in modules
-        for package in PACKAGES.get(module, PACKAGES.get(module.partition(".")[0], ()))
-    ]
     packages = [
         f"{package} {' and '.join(sorted(versions[package]))}"
-        for package in dict.fromkeys(needed)
+        for package in packages_of(kind, name)
         if package in versions
     ]
     label, summary, url = (str(known.get(field, "")) for field in ("label", "summary", "url"))
