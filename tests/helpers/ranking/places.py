@@ -115,7 +115,7 @@ class Places:
         self._labels = dict(zip(named.cell_id, zip(*(named[name] for name in ids), strict=True), strict=True))
         self._ranked = standings(self.table)
         self._views = {
-            (mask, view.setting, view.seqlen, view.direction): view.ranking(mask)
+            (mask, view.keys[mask].setting, view.seqlen, view.direction): view.ranking(mask)
             for found in [decision(self.table)]
             if found
             for view in found.views

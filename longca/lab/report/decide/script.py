@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
 from longca.lab.report.content.packing import packed, script_json
-from longca.lab.report.decide.views import ALONE, NOT_ASKED, Decision, HeatMap, Placed
+from longca.lab.report.decide.heat_map import ALONE, NOT_ASKED, HeatMap, Placed
+from longca.lab.report.decide.views import DENSE, Decision
 from longca.lab.report.series import DIRECTIONS, join
-from longca.lab.store.text import number
+from longca.lab.store.text import distinct_names, number
 
 if TYPE_CHECKING:
     from longca.lab.report.series import Unit
@@ -72,7 +73,7 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
         }
         views.append(
             {
-                **_key(view),
+                **view.place._asdict(),
                 "setting": described(view, decided),
                 "captions": {show: caption(view, decided, unit, show) for show in SHOWS},
                 "masks": [mask_at[mask] for mask in view.masks],
@@ -109,46 +110,44 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
             "lost_tip": LOST_TIP,
             "not_asked": NOT_ASKED,
             "views": views,
-            "default": {**_key(default), "mask": default.opening},
+            "default": {**default.place._asdict(), "mask": default.opening},
         }
     )
 
 
 def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
-    """The switches: name, label, and [value, text] of each option in order."""
-    settings = {view.setting for view in views}
-    only_heads = all(re.fullmatch(r"\d+:\d+ heads", setting) for setting in settings)
-    choices: list[tuple[str, str, set[Any], Callable[[Any], Any], Callable[[Any], str]]] = [
-        ("seqlen", "Length", {view.seqlen for view in views}, int, format_length),
+    """The switches: name, label, [value, text] of each option in order, and the cost of another value, where
+    the nearest view is searched."""
+    gpus = distinct_names({view.place.gpu for view in views})
+    calls = {view.place.heads for view in views}
+    only_heads = all(re.fullmatch(r"\d+:\d+ heads", call) for call in calls)
+    choices: list[tuple[str, str, int, Callable[[Any], Any], Callable[[Any], str]]] = [
+        ("family", "Masks", 32, lambda value: value != DENSE, str),
+        ("gpu", "GPU", 16, str, gpus.__getitem__),
+        ("seqlen", "Length", 1, int, format_length),
         (
             "heads",
             "Heads" if only_heads else "Setting",
-            settings,
+            4,
             _by_numbers,
             lambda value: value.removesuffix(" heads") if only_heads else value,
         ),
-        (
-            "ranks",
-            "Ranks",
-            {view.ranks for view in views},
-            lambda value: 0 if value == ALONE else int(value),
-            str,
-        ),
-        (
-            "direction",
-            "Direction",
-            {view.direction for view in views},
-            list(DIRECTIONS).index,
-            DIRECTIONS.__getitem__,
-        ),
+        ("corpus", "Documents of", 2, str, str),
+        ("window", "Window", 2, _by_numbers, _length),
+        ("ranks", "Ranks", 8, lambda value: 0 if value == ALONE else int(value), str),
+        ("direction", "Direction", 16, list(DIRECTIONS).index, DIRECTIONS.__getitem__),
     ]
     return [
         {
             "name": name,
             "label": label,
-            "options": [[value, text(value)] for value in sorted(values, key=order)],
+            "cost": cost,
+            "options": [
+                [value, text(value)]
+                for value in sorted({getattr(view.place, name) for view in views} - {""}, key=order)
+            ],
         }
-        for name, label, values, order, text in choices
+        for name, label, cost, order, text in choices
     ]
 
 
@@ -168,16 +167,16 @@ def _texts(unit: Unit) -> dict[str, Callable[[Placed], str]]:
     }
 
 
-def _key(view: HeatMap) -> dict[str, Any]:
-    return {"seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction}
-
-
 def _by_numbers(text: str) -> tuple[tuple[int, ...], str]:
     return tuple(map(int, re.findall(r"\d+", text))), text
 
 
+def _length(text: str) -> str:
+    return format_length(int(text)) if text.isdigit() else text
+
+
 def described(view: HeatMap, decided: Decision) -> str:
-    """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
+    """The setting of a view: "32K tokens · 64:8 heads · documents of pile · window 1K · backward"."""
     ranks = (
         f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}"
         if view.ranks != ALONE
@@ -185,4 +184,14 @@ def described(view: HeatMap, decided: Decision) -> str:
         if any(other.ranks != ALONE for other in decided.views)
         else ""
     )
-    return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])
+    place = view.place
+    windows = " and ".join(map(_length, [place.window] if place.window else view.windows))
+    return join(
+        f"{format_length(view.seqlen)} tokens",
+        ranks,
+        place.gpu,
+        place.heads,
+        f"documents of {' and '.join(view.corpora)}" if view.corpora else "",
+        f"window {windows}" if windows else "",
+        DIRECTIONS[view.direction],
+    )
