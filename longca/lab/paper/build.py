@@ -37,7 +37,7 @@ from longca.lab.report.content.record_layout import templates
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import MaskDrawing
 from longca.lab.report.look.style import Style
-from longca.lab.report.look.svg import Inline, inline
+from longca.lab.report.look.svg import Inline, inline, with_shared_styles
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.report.rows import merged_json, points_json
 from longca.lab.report.series import Unit, for_file, labelled, rate_unit, sampled
@@ -193,9 +193,13 @@ def build_paper(
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
     css = static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8")
     scripts = static_text("base.js", "figures.js", "download.js", "page.js")
+    drawn = [exhibit for exhibit in shown if exhibit.drawing]
+    drawings, rules = with_shared_styles([exhibit.drawing for exhibit in drawn if exhibit.drawing])
+    lighter = {one.exhibit.name: drawing for one, drawing in zip(drawn, drawings, strict=True)}
+    shown = [replace(one, drawing=lighter.get(one.exhibit.name)) for one in shown]
     marks = [mark for exhibit in shown if exhibit.drawing for mark in exhibit.drawing.marks]
     study = StudyPage(
-        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, paper.masks, frozenset()),
+        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, paper.masks, frozenset(), rules),
         titles=TITLES, shown=shown, judged=judged, findings=_findings(shown),
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,

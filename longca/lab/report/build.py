@@ -18,7 +18,7 @@ from longca.lab.report.content.drawn import Paper, drawn_figures
 from longca.lab.report.content.method_notes import method_notes
 from longca.lab.report.content.packing import script_json
 from longca.lab.report.content.page import Decided, Files, Frame, PageData, fields_of
-from longca.lab.report.content.record_layout import layout
+from longca.lab.report.content.record_layout import PICK, layout
 from longca.lab.report.content.record_texts import table_texts
 from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
@@ -46,7 +46,15 @@ from longca.lab.studies.samples.statistics import NOISY
 if TYPE_CHECKING:
     import pandas as pd
 
-SCRIPTS = ("base", "decide", "records", "figures", "download", "page")  # in the order of their dependencies
+SCRIPTS = (
+    "base",
+    "pick",
+    "decide",
+    "records",
+    "figures",
+    "download",
+    "page",
+)  # in the order of their dependencies
 MAX_BYTES = 4_000_000
 REPEATS = (
     "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
@@ -134,7 +142,9 @@ def build(
     names = dict(zip(table.mask_label, table["mask"], strict=True))
     masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
     pictures = frozenset(mask.name for mask in masks)
-    figures = drawn_figures(table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)))
+    figures, rules = drawn_figures(
+        table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table))
+    )
     own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
     texts = table_texts(table_shown, unit)
     notes = method_notes(ordered, methods)
@@ -149,8 +159,10 @@ def build(
             theme(),
             MARKERS,
             variables,
+            notes.anchors,
             masks,
             pictures,
+            rules,
         ),
         study_title=study_title,
         num_records=len(ordered),
@@ -200,6 +212,7 @@ def build(
                 "count": len(shown),
                 "all": len(ordered),
                 "looks": variables,
+                "pick": PICK | {"methods": comparable(table, methods)},
                 "pictures": sorted(pictures),
                 "about": notes.tips,
                 "anchors": notes.anchors,
@@ -248,6 +261,12 @@ def _methods(table: pd.DataFrame) -> tuple[str, ...]:
         table[table.is_control.astype(bool)],
     )
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
+
+
+def comparable(table: pd.DataFrame, methods: Iterable[str]) -> list[str]:
+    """Those of the methods that are no controls."""
+    controls = set(table.method[table.is_control.astype(bool)])
+    return [method for method in methods if method not in controls]
 
 
 def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> Files:

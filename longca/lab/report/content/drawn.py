@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.lab.report.look.style import Style
-from longca.lab.report.look.svg import Inline, draw, inline
+from longca.lab.report.look.svg import Inline, draw, inline, with_shared_styles
 from longca.lab.report.series import for_file, sampled
 from longca.lab.store.export import frame_csv
 from longca.lab.store.files import replace_file
@@ -58,15 +58,22 @@ class Paper:
         return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
-def drawn_figures(table: pd.DataFrame, paper: Paper) -> dict[str, list[Drawn]]:
-    """The figures that have data, by section, in their order."""
+def drawn_figures(table: pd.DataFrame, paper: Paper) -> tuple[dict[str, list[Drawn]], str]:
+    """The figures that have data, by section, in their order, and the rules of their classes."""
     figures: dict[str, list[Drawn]] = {}
     loaded = sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
     for number, figure in enumerate(loaded):
         drawn = _drawn(figure, table, f"f{number}", paper)
         if not drawn.is_empty:
             figures.setdefault(figure.section, []).append(drawn)
-    return figures
+    drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
+    shared, rules = with_shared_styles(drawings)
+    lighter = dict(zip(map(id, drawings), shared, strict=True))
+    figures = {
+        section: [replace(drawn, drawing=lighter.get(id(drawn.drawing))) for drawn in of_section]
+        for section, of_section in figures.items()
+    }
+    return figures, rules
 
 
 def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: Paper) -> Drawn:

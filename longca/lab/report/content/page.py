@@ -64,9 +64,13 @@ class Frame:
     markers: Mapping[str, str]
     looks: Mapping[str, str]
     """method → CSS variable of its colour"""
+    anchors: Mapping[str, str]
+    """method → id of what the page says of it"""
     masks: Sequence[MaskDrawing]
     pictures: frozenset[str]
     """masks with drawings"""
+    drawn_css: str
+    """rules of the classes of drawings"""
 
 
 @dataclass(frozen=True)

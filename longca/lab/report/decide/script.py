@@ -109,8 +109,9 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
             "reasons": [list(reason) for reason in reasons],
             "lost_tip": LOST_TIP,
             "not_asked": NOT_ASKED,
+            "copy_link": "Copy link",
             "views": views,
-            "default": {**default.place._asdict(), "mask": default.opening},
+            "default": {**default.place._asdict(), "mask": default.opening, "show_label": "Show"},
         }
     )
 

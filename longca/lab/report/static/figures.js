@@ -7,7 +7,6 @@ const told = (point) => {
   return fill(texts.ms ? facts.tips.timed : facts.tips.other, texts);
 };
 
-const homeOf = (record) => (facts.homes ? facts.homes[record.study] : "");  // the address of the page that shows the record in full
 const pointsOf = (svg) => {
   const points = [];
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
@@ -38,7 +37,7 @@ const alive = (box) => {
     light(svg, point.group.dataset.method);
     show(told(point), ring.getBoundingClientRect());
   };
-  const visible = (point) => !point.group.classList.contains("off");
+  const visible = (point) => !point.group.matches(".off, .unpicked");
   const local = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   const nearest = (event) => {
     const { x, y } = local(event), reach = 12;

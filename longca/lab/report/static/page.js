@@ -10,9 +10,14 @@ document.addEventListener("focusin", point);
 document.addEventListener("focusout", hide);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details:not(.filter)")) part.open = true; });
-document.addEventListener("click", (event) => {  // a link to where the page already is, once what it leads to was folded again
+document.addEventListener("click", (event) => {  // links within the page keep the choice of methods
   const link = event.target.closest?.("a[href^='#']");
-  if (link && link.getAttribute("href") === location.hash) follow();
+  if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  const href = withChoice(link.getAttribute("href")), isHere = href === location.hash;
+  if (!isHere && !picked.size) return;  // the browser follows it
+  event.preventDefault();
+  if (!isHere) history.pushState(null, "", href);
+  follow(true);  // also where the page already is, once what it leads to was folded again
 });
-addEventListener("hashchange", follow);
-follow();
+addEventListener("hashchange", () => follow());
+follow(true);
