@@ -30,10 +30,15 @@ from longca.lab.paper.published import (
     with_published,
 )
 from longca.lab.paper.repairs import REPAIRS
+from longca.lab.report.build import comparable
+from longca.lab.report.content.decided import decided
 from longca.lab.report.content.method_notes import method_notes
 from longca.lab.report.content.packing import script_json
 from longca.lab.report.content.page import Frame, fields_of
-from longca.lab.report.content.record_layout import templates
+from longca.lab.report.content.record_layout import PICK, templates
+from longca.lab.report.decide import views
+from longca.lab.report.decide.cases import cases
+from longca.lab.report.decide.repeats import repeat_rows
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import MaskDrawing
 from longca.lab.report.look.style import Style
@@ -65,6 +70,7 @@ PAGE, DATA = "index.html", "data"
 HERE = Path(__file__).parent / "templates"
 OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", "as_released")
 """exhibits with the findings at the top of the page"""
+SCRIPTS = ("base", "pick", "decide", "figures", "download", "page")  # in the order of their dependencies
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
 
 
@@ -179,6 +185,17 @@ def build_paper(
     for place, exhibit in enumerate(every, 1):
         progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
         shown.append(_shown(exhibit, paper))
+    progress("ranking the methods")
+    labels = labelled(judged_table)
+    decision = views.decision(labels, apart=True)
+    addresses = {page.study: page.address for page in paper.pages}
+    homes = {
+        cell_id: addresses[study]
+        for cell_id, study in zip(table.cell_id, table.study, strict=True)
+        if study in addresses
+    }
+    chooser = decided(decision, paper.rows, paper.unit, homes) if decision else None
+    about, pictures = method_notes(ordered, paper.methods), frozenset(mask.name for mask in paper.masks)
     progress("judging the claims")
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
     judged = [
@@ -191,15 +208,17 @@ def build_paper(
         for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), judged_table), strict=True)
     ]
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
-    css = static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8")
-    scripts = static_text("base.js", "figures.js", "download.js", "page.js")
+    css = static_text("report.css", "decide.css", "figures.css") + (HERE / "paper.css").read_text(
+        encoding="utf-8"
+    )
+    scripts = static_text(*(f"{part}.js" for part in SCRIPTS))
     drawn = [exhibit for exhibit in shown if exhibit.drawing]
     drawings, rules = with_shared_styles([exhibit.drawing for exhibit in drawn if exhibit.drawing])
     lighter = {one.exhibit.name: drawing for one, drawing in zip(drawn, drawings, strict=True)}
     shown = [replace(one, drawing=lighter.get(one.exhibit.name)) for one in shown]
     marks = [mark for exhibit in shown if exhibit.drawing for mark in exhibit.drawing.marks]
     study = StudyPage(
-        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, paper.masks, frozenset(), rules),
+        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, about.anchors, paper.masks, pictures, rules),  # noqa: E501
         titles=TITLES, shown=shown, judged=judged, findings=_findings(shown),
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,
@@ -208,11 +227,14 @@ def build_paper(
         provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,  # noqa: E501
         devices=devices(table.loc[table.status == "ok"]),
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
-        notes={"cp": earlier_strategies(table)}, points=paper.points(),
+        section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser,
+        repeat_rows=repeat_rows(labels, [case for kind in ("kernel", "cp") for case in cases(labels, kind).standings.values()]),  # noqa: E501
+        rate=paper.unit, points=paper.points(),
         facts=script_json({
-            "count": len(paper.first), "looks": paper.variables, "pictures": [],
+            "count": len(paper.first), "looks": paper.variables, "pictures": sorted(pictures),
+            "pick": PICK | {"methods": comparable(table, paper.methods)}, "anchors": about.anchors,
             "homes": {page.study: page.address for page in paper.pages},
-            "about": method_notes(ordered, paper.methods).tips, **templates(paper.unit)}),
+            "about": about.tips, **templates(paper.unit)}),
         merged=merged_json(labelled(paper.first), marks, paper.unit),
     )  # fmt: skip
     progress("writing the page and its data")

@@ -12,8 +12,12 @@ from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
 from longca.lab.paper.provenance import StudyProvenance
 from longca.lab.paper.repairs import Repair
+from longca.lab.report.content.decided import Decided
+from longca.lab.report.content.method_notes import MethodNotes
 from longca.lab.report.content.page import Frame
+from longca.lab.report.decide.repeats import RepeatRow
 from longca.lab.report.look.svg import Inline
+from longca.lab.report.series import Unit
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.text import short_device
 
@@ -117,8 +121,14 @@ class StudyPage:
     problems: Sequence[UnusableFile]
     devices: Sequence[str]
     records_of: Mapping[str, int]
-    notes: Mapping[str, str]
+    section_notes: Mapping[str, str]
     """section → a note on it"""
+    notes: MethodNotes
+    """what each method is"""
+    decided: Decided | None
+    """the chooser; None if nothing was timed"""
+    repeat_rows: Sequence[RepeatRow]
+    rate: Unit
     points: str
     """JSON of the points of figures"""
     facts: str

@@ -14,23 +14,23 @@ from longca.core.version import VERSION
 from longca.lab.ranking.table import is_beside
 from longca.lab.report import answers, matrix, tables, winners
 from longca.lab.report.content import controls
+from longca.lab.report.content.decided import decided
 from longca.lab.report.content.drawn import Paper, drawn_figures
 from longca.lab.report.content.method_notes import method_notes
 from longca.lab.report.content.packing import script_json
-from longca.lab.report.content.page import Decided, Files, Frame, PageData, fields_of
+from longca.lab.report.content.page import Files, Frame, PageData, fields_of
 from longca.lab.report.content.record_layout import PICK, layout
 from longca.lab.report.content.record_texts import table_texts
 from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
 from longca.lab.report.decide.predicted import with_predictions
 from longca.lab.report.decide.repeats import repeat_rows
-from longca.lab.report.decide.script import caption, described, views_json
 from longca.lab.report.index import overviews
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import mask_drawings
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.report.rows import merged_json, on_page, rows_json
-from longca.lab.report.series import Unit, labelled, mask_order, rate_unit
+from longca.lab.report.series import labelled, mask_order, rate_unit
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.environments.images import image_lists, own_lists
@@ -39,9 +39,7 @@ from longca.lab.store.environments.summary import summary_of
 from longca.lab.store.export import EXPORTED, export_files
 from longca.lab.store.files import replace_file
 from longca.lab.store.table import columns, frame, to_report
-from longca.lab.store.text import percent
 from longca.lab.studies.record import Record
-from longca.lab.studies.samples.statistics import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,10 +54,6 @@ SCRIPTS = (
     "page",
 )  # in the order of their dependencies
 MAX_BYTES = 4_000_000
-REPEATS = (
-    "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
-    "method was measured there, so that counts, worst shares and families exclude them. "
-)
 MOST_LINKS = 3  # named cells for each reason
 SECTIONS = {
     "dense": "Dense kernels",
@@ -151,6 +145,7 @@ def build(
     images = tables.images(ordered)
     drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
     marks = [mark for drawing in drawings for mark in drawing.marks]
+    first_picture = decided(decision, rows, unit) if decision else None
     page = PageData(
         frame=Frame(
             VERSION,
@@ -174,11 +169,11 @@ def build(
         overviews=overviews(out),
         files=_files(out, sources, downloads),
         alone=beside is None,
-        decided=_decided(decision, rows, unit) if decision else None,
+        decided=first_picture,
         statuses=answers.statuses(table),
         tiles=answers.tiles(table, [kind for kind, _ in fastest]),
         fastest=fastest,
-        repeats=_repeats(decision),
+        repeats=first_picture.repeats if first_picture else "",
         repeat_rows=repeat_rows(
             table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
         ),
@@ -230,27 +225,6 @@ def build(
         if len(text) <= MAX_BYTES:
             break
     return replace_file(out, text)
-
-
-def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> Decided:
-    view = decision.default
-    has_lone = any(entry.is_alone for shown in decision.views for entry in shown.entries.values())
-    lone = '"only": no other method ran that mask, so it does not count.' if has_lone else ""
-    of_ranks = "Rates are of one rank; a call lasts as long as its slowest rank."
-    ranks = "" if view.ranks == views.ALONE else of_ranks
-    return Decided(
-        decision,
-        caption(view, decision, unit),
-        described(view, decision),
-        views_json(decision, rows, unit),
-        lone,
-        percent(NOISY),
-        ranks,
-    )
-
-
-def _repeats(decision: views.Decision | None) -> str:
-    return REPEATS if decision and any(view.has_repeats for view in decision.views) else ""
 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:

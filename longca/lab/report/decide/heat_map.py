@@ -84,7 +84,14 @@ class ColumnFoot:
     note: str
     """the text below it: omissions, and the number of its masks"""
     ran_all: bool
-    tip: str
+    ran: str
+    """what it ran, and how often it leads"""
+    least: str
+    """where its share is the worst"""
+
+    @property
+    def tip(self) -> str:
+        return f"{self.method} {self.ran}\n{self.least}"
 
     @property
     def text(self) -> str:

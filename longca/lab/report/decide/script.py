@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _WHERE = "{method}, {mask}\n"
 LOST_TIP = _WHERE + "{why}"
+FOOT_TIP = "{method} {ran}\n{least}"
+CAPTION = "{setting}: {meaning}"
 SHOWS = {"percent": "% of best", "rate": "UNIT", "ms": "ms"}
 
 
@@ -28,12 +30,15 @@ def caption(view: HeatMap, decided: Decision, unit: Unit, show: str = "percent")
     Args:
         show: one of `SHOWS`.
     """
-    meaning = {
+    return CAPTION.format(setting=described(view, decided), meaning=_meanings(view, unit)[show])
+
+
+def _meanings(view: HeatMap, unit: Unit) -> dict[str, str]:
+    return {
         "percent": "percent of the fastest method of each mask",
         "rate": f"{unit.name}{'' if view.ranks == ALONE else ' of each rank'}, median",
         "ms": "median milliseconds",
     }
-    return f"{described(view, decided)}: {meaning[show]}"
 
 
 def tip(entry: Placed, unit: Unit) -> str:
@@ -57,6 +62,11 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
     )
     states: dict[tuple[str, str], int] = {}  # (classes, tip) of squares
     reasons: dict[tuple[str, str], int] = {}  # (short, why) of those without a number
+    sentences: dict[str, int] = {}  # that many views have
+
+    def said(text: str) -> int:
+        return sentences.setdefault(text, len(sentences))
+
     views = []
     for view in decided.views:
         entries = [
@@ -75,12 +85,19 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
             {
                 **view.place._asdict(),
                 "setting": described(view, decided),
-                "captions": {show: caption(view, decided, unit, show) for show in SHOWS},
+                "meanings": [said(meaning) for meaning in _meanings(view, unit).values()],
                 "masks": [mask_at[mask] for mask in view.masks],
                 "verdicts": [view.verdicts[mask] for mask in view.masks],
-                "not_ranked": [view.not_ranked(mask) for mask in view.masks],
+                "not_ranked": [said(view.not_ranked(mask)) for mask in view.masks],
                 "columns": [
-                    [method_at[column.method], column.text, column.note, int(column.ran_all), column.tip]
+                    [
+                        method_at[column.method],
+                        column.text,
+                        column.note,
+                        int(column.ran_all),
+                        said(column.ran),
+                        said(column.least),
+                    ]
                     for column in view.columns
                 ],
                 "count": len(entries),
@@ -107,7 +124,10 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
             "shows": [[name, text.replace("UNIT", unit.name)] for name, text in SHOWS.items()],
             "states": [{"frame": frame, "tip": text} for frame, text in states],
             "reasons": [list(reason) for reason in reasons],
+            "sentences": list(sentences),
             "lost_tip": LOST_TIP,
+            "foot_tip": FOOT_TIP,
+            "caption": CAPTION,
             "not_asked": NOT_ASKED,
             "copy_link": "Copy link",
             "views": views,

@@ -252,11 +252,11 @@ def _column(tally: Tally, num_masks: int) -> ColumnFoot:
     )
     rest = ", ".join(f"{count} {words}" for count, words in lacking if count)
     leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
-    tip = (
-        f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks"
-        f"{f' ({rest})' if rest else ''}, {leads}.\n{least}"
+    ran = (
+        f"ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks"
+        f"{f' ({rest})' if rest else ''}, {leads}."
     )
-    return ColumnFoot(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
+    return ColumnFoot(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, ran, least)
 
 
 def _default(views: list[HeatMap], *, alone: bool) -> HeatMap:

@@ -1,6 +1,6 @@
 // The first picture: switches, the heat map of one setting, and the ranking of one of its masks.
 if ($("#views")) {
-  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, copy_link: copyLink, default: usual } = parse("#views");
+  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, sentences, foot_tip: footTip, caption, copy_link: copyLink, default: usual } = parse("#views");
   const broken = (name) => name.split("_").flatMap((part, index) => (index ? ["_", element("wbr"), part] : [part]));
   const SWITCHES = Object.fromEntries(switches.map((entry) => [entry.name, entry]));
   const initial = () => ({ ...usual, mask: masks.indexOf(usual.mask), show: shows[0][0] });
@@ -43,14 +43,14 @@ if ($("#views")) {
       }
       return row;
     };
-    const bottom = element("tr", {}, element("th", { scope: "row" }, "worst share"), ...columns.map(([, share, note, all, tip]) => (
-      element("td", { class: `worst${all ? " all" : ""}`, "data-tip": tip }, element("b", {}, share), ...(note ? [element("small", {}, note)] : [])))));
+    const bottom = element("tr", {}, element("th", { scope: "row" }, "worst share"), ...columns.map(([name, share, note, all, ran, least]) => (
+      element("td", { class: `worst${all ? " all" : ""}`, "data-tip": fill(footTip, { method: methods[name], ran: sentences[ran], least: sentences[least] }) }, element("b", {}, share), ...(note ? [element("small", {}, note)] : [])))));
     $("#map").classList.toggle("many", columns.length > 16);
     $("#map").style.setProperty("--long", Math.max(0, ...columns.map(([name]) => methods[name].length)));
     $("#map thead").replaceChildren(top);
     $("#map tbody").replaceChildren(...view.masks.map(line));
     $("#map tfoot").replaceChildren(bottom);
-    $("#map-setting").textContent = view.captions[state.show];
+    $("#map-setting").textContent = fill(caption, { setting: view.setting, meaning: sentences[view.meanings[shows.findIndex(([name]) => name === state.show)]] });
   };
 
   // ---- the ranking of one mask
@@ -66,7 +66,7 @@ if ($("#views")) {
         element("td", { class: "num" }, `${entry.low}–${entry.high}`), element("td", { class: "num" }, entry.ms), bar,
         element("td", {}, entry.margin), element("td", { class: "num" }, entry.n));
     }));
-    $("#choose-missing").textContent = view.not_ranked[place];
+    $("#choose-missing").textContent = sentences[view.not_ranked[place]];
     const select = $("#choose-mask");
     select.disabled = false;
     select.replaceChildren(...view.masks.map((mask) => element("option", { value: mask }, masks[mask])));
