@@ -31,6 +31,7 @@ from longca.lab.paper.published import (
 )
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.build import comparable
+from longca.lab.report.content.blanks import Outcomes
 from longca.lab.report.content.decided import decided
 from longca.lab.report.content.method_notes import method_notes
 from longca.lab.report.content.packing import script_json
@@ -94,6 +95,10 @@ class _Paper:
     def first(self) -> pd.DataFrame:
         """The first record of each cell."""
         return self.table.drop_duplicates("cell_id", ignore_index=True)
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        return Outcomes(self.table)
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -310,7 +315,7 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
         devices=measured_on,
     )
     if isinstance(exhibit, PaperFigure):
-        return replace(shown, drawing=paper.draw(exhibit, data, title))
+        return replace(shown, drawing=paper.draw(exhibit, data, title), blanks=paper.outcomes.blanks(data))
     if isinstance(exhibit, PaperTable):
         return replace(shown, cells=exhibit.cells(data))
     raise TypeError("it is neither a figure nor a table")

@@ -12,6 +12,7 @@ from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
 from longca.lab.paper.provenance import StudyProvenance
 from longca.lab.paper.repairs import Repair
+from longca.lab.report.content.blanks import Blank
 from longca.lab.report.content.decided import Decided
 from longca.lab.report.content.method_notes import MethodNotes
 from longca.lab.report.content.page import Frame
@@ -43,6 +44,8 @@ class ShownExhibit:
     """to their records"""
     devices: tuple[str, ...] = ()
     """those that measured them"""
+    blanks: tuple[Blank, ...] = ()
+    """where its lines have none of a method, and why"""
 
     @property
     def headline(self) -> str:

@@ -41,6 +41,12 @@ PICK = {  # the choice of methods to compare
     "none": "None of the chosen methods is in this figure.",
     "note": "Shares, ranks and sentences are of all methods.",
 }
+BLANKS = {  # of figures, in tips
+    "panel": "Without a mark here:",
+    "method": "{method}: {why}",
+    "key": "Without a mark in (listed below the figure):",
+    "count": "{count} of the panels: {why}",
+}
 SEARCHED = (  # the texts that the table's search looks into
     "anchor",
     "study",
@@ -296,4 +302,5 @@ def templates(unit: Unit) -> dict[str, Any]:
         "none": NONE,
         "unit": unit.name,
         "notices": NOTICES,
+        "blanks": BLANKS,
     }

@@ -130,8 +130,9 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
             "caption": CAPTION,
             "not_asked": NOT_ASKED,
             "copy_link": "Copy link",
+            "show_label": "Show",
             "views": views,
-            "default": {**default.place._asdict(), "mask": default.opening, "show_label": "Show"},
+            "default": {**default.place._asdict(), "mask": default.opening},
         }
     )
 

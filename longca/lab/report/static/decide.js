@@ -1,6 +1,6 @@
 // The first picture: switches, the heat map of one setting, and the ranking of one of its masks.
 if ($("#views")) {
-  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, sentences, foot_tip: footTip, caption, copy_link: copyLink, default: usual } = parse("#views");
+  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, sentences, foot_tip: footTip, caption, copy_link: copyLink, show_label: showLabel, default: usual } = parse("#views");
   const broken = (name) => name.split("_").flatMap((part, index) => (index ? ["_", element("wbr"), part] : [part]));
   const SWITCHES = Object.fromEntries(switches.map((entry) => [entry.name, entry]));
   const initial = () => ({ ...usual, mask: masks.indexOf(usual.mask), show: shows[0][0] });
@@ -80,7 +80,7 @@ if ($("#views")) {
     bar.append(element("div", { role: "group", "aria-label": label }, element("span", {}, label), ...buttons));
   };
   for (const { name, label, options } of switches) if (options.length > 1) group(name, label, options);
-  group("show", usual.show_label, shows);
+  group("show", showLabel, shows);
   const linkButton = element("button", { type: "button", class: "link" }, copyLink);
   bar.append(linkButton);
   linkButton.addEventListener("click", () => { keep(); copied(linkButton, location.href); });

@@ -1,7 +1,7 @@
 // The page as a whole: its tips, and its start.
 const point = (event) => {
   const target = event.target.closest?.("[data-tip], [data-about]");
-  const text = target && (target.dataset.tip || facts.about[target.dataset.about]);
+  const text = target && (target.dataset.tip || (target.matches("button.key") ? aboutKey(target) : facts.about[target.dataset.about]));
   if (text) show(text, target.getBoundingClientRect());
   else if (!event.target.closest?.(".drawing")) hide();
 };
