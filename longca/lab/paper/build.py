@@ -17,7 +17,7 @@ from longca.lab.advice.many_gpus import verdicts as predicted_verdicts
 from longca.lab.claims.by_gpu import judged as judged_by_gpu
 from longca.lab.claims.contract import MEANINGS, READINGS, STUDY, all_claims, summary
 from longca.lab.paper.analysis.select import devices, earlier_strategies
-from longca.lab.paper.contract import Exhibit, PaperFigure, PaperTable, Section
+from longca.lab.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.lab.paper.facts import coverage, gallery
 from longca.lab.paper.links import RunPage, links, run_pages
 from longca.lab.paper.page import Judged, ShownExhibit, StudyPage
@@ -33,12 +33,13 @@ from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.build import comparable
 from longca.lab.report.content.blanks import Outcomes
 from longca.lab.report.content.decided import decided
-from longca.lab.report.content.method_notes import method_notes
+from longca.lab.report.content.method_notes import folder_of_documents, method_notes
 from longca.lab.report.content.packing import script_json
 from longca.lab.report.content.page import Frame, fields_of
 from longca.lab.report.content.record_layout import PICK, templates
 from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
+from longca.lab.report.decide.heat_map import SHORT_STATUS
 from longca.lab.report.decide.repeats import repeat_rows
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import MaskDrawing
@@ -222,8 +223,9 @@ def build_paper(
     lighter = {one.exhibit.name: drawing for one, drawing in zip(drawn, drawings, strict=True)}
     shown = [replace(one, drawing=lighter.get(one.exhibit.name)) for one in shown]
     marks = [mark for exhibit in shown if exhibit.drawing for mark in exhibit.drawing.marks]
+    whys = list(dict.fromkeys(why for one in shown for why in one.whys.values()))
     study = StudyPage(
-        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, about.anchors, paper.masks, pictures, rules),  # noqa: E501
+        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, about.anchors, paper.masks, pictures, rules, folder_of_documents(folder / PAGE)),  # noqa: E501
         titles=TITLES, shown=shown, judged=judged, findings=_findings(shown),
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,
@@ -234,10 +236,12 @@ def build_paper(
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
         section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser,
         repeat_rows=repeat_rows(labels, [case for kind in ("kernel", "cp") for case in cases(labels, kind).standings.values()]),  # noqa: E501
-        rate=paper.unit, points=paper.points(),
+        rate=paper.unit, whys={why: place for place, why in enumerate(whys)}, points=paper.points(),
+        words=SHORT_STATUS,
         facts=script_json({
             "count": len(paper.first), "looks": paper.variables, "pictures": sorted(pictures),
             "pick": PICK | {"methods": comparable(table, paper.methods)}, "anchors": about.anchors,
+            "whys": whys,
             "homes": {page.study: page.address for page in paper.pages},
             "about": about.tips, **templates(paper.unit)}),
         merged=merged_json(labelled(paper.first), marks, paper.unit),
@@ -317,5 +321,16 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     if isinstance(exhibit, PaperFigure):
         return replace(shown, drawing=paper.draw(exhibit, data, title), blanks=paper.outcomes.blanks(data))
     if isinstance(exhibit, PaperTable):
-        return replace(shown, cells=exhibit.cells(data))
+        cells = exhibit.cells(data)
+        return replace(shown, cells=cells, whys=_whys(cells, paper.outcomes))
     raise TypeError("it is neither a figure nor a table")
+
+
+def _whys(cells: Cells, outcomes: Outcomes) -> dict[tuple[int, int], str]:
+    """Why cells of a table are empty, where its columns are methods."""
+    return {
+        (row, column): outcomes.why(cells.header[column], cell_ids)
+        for row, (texts, cell_ids) in enumerate(zip(cells.rows, cells.cell_ids, strict=False))
+        for column in range(cells.num_keys, len(texts))
+        if not texts[column]
+    }

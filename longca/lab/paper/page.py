@@ -46,6 +46,21 @@ class ShownExhibit:
     """those that measured them"""
     blanks: tuple[Blank, ...] = ()
     """where its lines have none of a method, and why"""
+    whys: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(row, column) → why a cell of the table is empty"""
+
+    @property
+    def row_methods(self) -> list[str]:
+        """The method of each row of the table: its kernel, its strategy, or both; "" without one."""
+        if self.cells is None:
+            return []
+        keys = self.cells.header[: self.cells.num_keys]
+        places = [keys.index(name) for name in ("strategy", "method", "kernel") if name in keys]
+        return ["+".join(filter(None, (row[place] for place in places))) for row in self.cells.rows]
+
+    @property
+    def has_empty(self) -> bool:
+        return self.cells is not None and any("" in row for row in self.cells.rows)
 
     @property
     def headline(self) -> str:
@@ -132,8 +147,12 @@ class StudyPage:
     """the chooser; None if nothing was timed"""
     repeat_rows: Sequence[RepeatRow]
     rate: Unit
+    whys: Mapping[str, int]
+    """why a cell is empty → its place in the facts"""
     points: str
     """JSON of the points of figures"""
+    words: Mapping[str, str]
+    """status → the word in place of a number"""
     facts: str
     """JSON of what the scripts need to lay them out"""
     merged: str

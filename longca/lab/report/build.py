@@ -16,7 +16,7 @@ from longca.lab.report import answers, matrix, tables, winners
 from longca.lab.report.content import controls
 from longca.lab.report.content.decided import decided
 from longca.lab.report.content.drawn import Paper, drawn_figures
-from longca.lab.report.content.method_notes import method_notes
+from longca.lab.report.content.method_notes import folder_of_documents, method_notes
 from longca.lab.report.content.packing import script_json
 from longca.lab.report.content.page import Files, Frame, PageData, fields_of
 from longca.lab.report.content.record_layout import PICK, layout
@@ -158,6 +158,7 @@ def build(
             masks,
             pictures,
             rules,
+            folder_of_documents(out),
         ),
         study_title=study_title,
         num_records=len(ordered),

@@ -36,7 +36,7 @@ class SparseTable(PaperTable):
     def cells(self, data: pd.DataFrame) -> Cells:
         methods = sorted(set(data.method[data.value.notna()]))
         apart = devices_apart(data)
-        rows, best, num_keys = [], set(), len(KEY) + len(apart)
+        rows, cell_ids, best, num_keys = [], [], set(), len(KEY) + len(apart)
         for key, of_key in grouped(data, [*KEY, *apart], sort=False):
             variant, heads, direction, seqlen, density, *device = key
             values = of_key.set_index("method").value.dropna()
@@ -45,6 +45,7 @@ class SparseTable(PaperTable):
             if len(values) > 1:
                 leaders = standings_of(of_key, KEY)[key[: len(KEY)]].leaders
                 best |= {(len(rows), num_keys + methods.index(method)) for method in leaders}
+            cell_ids.append(" ".join(of_key.cell_ids))
             rows.append(
                 (
                     str(variant),
@@ -61,4 +62,5 @@ class SparseTable(PaperTable):
             tuple(rows),
             frozenset(best),
             num_keys=num_keys,
+            cell_ids=tuple(cell_ids),
         )

@@ -79,12 +79,10 @@ class Outcomes:
         missing: dict[tuple[str, str], dict[tuple[Any, ...], list[tuple[Any, ...]]]] = {}
         for panel, of_panel in marks.items():
             for at, here in of_panel.items():
-                calls = {
-                    self._calls[cell] for ids in here.values() for cell in ids.split() if cell in self._calls
-                }
+                cell_ids = " ".join(here.values())
                 for method in methods:
                     if method not in here:
-                        missing.setdefault((method, self._why(method, calls)), {}).setdefault(
+                        missing.setdefault((method, self.why(method, cell_ids)), {}).setdefault(
                             panel, []
                         ).append(at)
         order = {method: place for place, method in enumerate(methods)}
@@ -105,7 +103,9 @@ class Outcomes:
             text = text.replace(device, name)
         return text
 
-    def _why(self, method: str, calls: Iterable[tuple[Any, ...]]) -> str:
+    def why(self, method: str, cell_ids: str) -> str:
+        """Why a method has no number where others have these cells, divided by blanks."""
+        calls = {self._calls[cell] for cell in cell_ids.split() if cell in self._calls}
         known = {self._known[method, call] for call in calls if (method, call) in self._known}
         return min(known) if known else NOT_ASKED
 

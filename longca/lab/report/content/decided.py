@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.lab.report.decide.heat_map import ALONE
+from longca.lab.report.decide.heat_map import ALONE, SHORT_STATUS, HeatMap
 from longca.lab.report.decide.script import caption, described, views_json
 from longca.lab.report.decide.views import Decision
 from longca.lab.store.text import percent
@@ -40,6 +40,8 @@ class Decided:
     """a sentence on the rates of ranks; "" for kernels alone"""
     repeats: str
     """a sentence on masks that are shown again in another definition; "" without them"""
+    blanks: str = ""
+    """what stands in place of numbers"""
     homes: Mapping[str, str] | None = None
     """cell → the address of the page that has its record; None if this page has them all"""
 
@@ -71,5 +73,15 @@ def decided(
         percent(NOISY),
         "" if all(shown.ranks == ALONE for shown in every) else OF_RANKS,
         REPEATS if any(shown.has_repeats for shown in every) else "",
+        blanks_text(every),
         homes,
     )
+
+
+def blanks_text(every: Iterable[HeatMap]) -> str:
+    """The words of squares without a number, and what they stand for."""
+    statuses = dict.fromkeys(status for view in every for status, _ in view.missing.values())
+    words = dict.fromkeys(
+        f"“{SHORT_STATUS[status]}”: {status}" for status in statuses if status in SHORT_STATUS
+    )
+    return f"{'; '.join([*words, 'empty: not asked'])}; each field says why when it is pointed at."

@@ -10,7 +10,7 @@ from longca.lab.report.answers import Tile
 from longca.lab.report.content.controls import ControlRow
 from longca.lab.report.content.decided import Decided
 from longca.lab.report.content.drawn import Drawn
-from longca.lab.report.content.method_notes import MethodNotes
+from longca.lab.report.content.method_notes import UNNAMED, MethodNotes
 from longca.lab.report.decide.repeats import RepeatRow
 from longca.lab.report.index import Page as LinkedPage
 from longca.lab.report.look.masks import MaskDrawing
@@ -71,6 +71,9 @@ class Frame:
     """masks with drawings"""
     drawn_css: str
     """rules of the classes of drawings"""
+    documents: str
+    """the way to the project's documents; "" where the page does not lie among them"""
+    unnamed: str = UNNAMED
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class PageData:
     """JSON of what the scripts need to lay out the records"""
     merged: str
     """JSON of the points that are not one whole cell"""
+    not_asked: str = "not asked: no record of it"
     rows: str = ""
     """JSON of the records"""
     left_out: str = ""

@@ -50,6 +50,7 @@ if ($("#views")) {
     $("#map thead").replaceChildren(top);
     $("#map tbody").replaceChildren(...view.masks.map(line));
     $("#map tfoot").replaceChildren(bottom);
+    reach($("#map"));
     $("#map-setting").textContent = fill(caption, { setting: view.setting, meaning: sentences[view.meanings[shows.findIndex(([name]) => name === state.show)]] });
   };
 
@@ -116,11 +117,14 @@ if ($("#views")) {
   $("#map").addEventListener("click", (event) => {
     const target = event.target.closest("[data-mask]");
     if (!target) return;
-    const kept = target.matches("button");
+    const kept = target.contains(document.activeElement) && [target.closest("tr").rowIndex, target.closest("td, th").cellIndex];
     state.mask = Number(target.dataset.mask);
     keep();
     redraw();
-    if (kept) $(`#map button[data-mask="${state.mask}"]`).focus();
+    if (kept) {
+      const again = $("#map").rows[kept[0]].cells[kept[1]];
+      (again.querySelector("button") || again).focus();
+    }
     $("#verdict").scrollIntoView({ block: "nearest" });
   });
   $("#choose-mask").addEventListener("change", (event) => {

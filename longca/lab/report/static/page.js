@@ -1,7 +1,7 @@
 // The page as a whole: its tips, and its start.
 const point = (event) => {
-  const target = event.target.closest?.("[data-tip], [data-about]");
-  const text = target && (target.dataset.tip || (target.matches("button.key") ? aboutKey(target) : facts.about[target.dataset.about]));
+  const target = event.target.closest?.("[data-tip], [data-about], [data-why]");
+  const text = target && (target.dataset.tip || facts.whys?.[target.dataset.why] || (target.matches("button.key") ? aboutKey(target) : facts.about[target.dataset.about]));
   if (text) show(text, target.getBoundingClientRect());
   else if (!event.target.closest?.(".drawing")) hide();
 };
@@ -19,5 +19,6 @@ document.addEventListener("click", (event) => {  // links within the page keep t
   if (!isHere) history.pushState(null, "", href);
   follow(true);  // also where the page already is, once what it leads to was folded again
 });
+for (const table of document.querySelectorAll("table")) reach(table);
 addEventListener("hashchange", () => follow());
 follow(true);

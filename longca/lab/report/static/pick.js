@@ -1,7 +1,9 @@
 // The methods to compare: one choice for all figures and tables. Only the address holds it: methods=band,fa3.
 const comparable = facts.pick.methods;
 let picked = new Set();  // empty: all
-const isPicked = (name) => !picked.size || picked.has(name) || !comparable.includes(name);
+const has = (names, part) => names.some((name) => name === part || name.split("+").includes(part));
+const isPicked = (name) => !picked.size || picked.has(name)  // a strategy or a kernel alone stands for all methods that it is part of
+  || (comparable.includes(name) ? false : !has(comparable, name) || has([...picked], name));
 const drawnByScript = [];  // functions that draw again what depends on the choice
 const panel = $("#pick"), shownAs = $("#picked");
 for (const name of comparable) {
@@ -22,6 +24,30 @@ for (const table of document.querySelectorAll("table")) {  // cells of a column 
     for (const [start, count, name] of ends) for (const cell of cells.slice(start, start + count)) cell.dataset.method = name;
   }
 }
+// ---- cells with a tip: Tab comes to one of a table, arrows go on to the others
+const WITH_TIP = "td[data-tip], td[data-why]";
+const reach = (table) => [...table.querySelectorAll(WITH_TIP)].filter((cell) => !cell.matches(".unpicked, .unpicked *"))
+  .forEach((cell, index) => { cell.tabIndex = index ? -1 : 0; });
+document.addEventListener("keydown", (event) => {
+  const cell = event.target, step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+  if (!cell.matches?.(WITH_TIP)) return;
+  if (event.key === "Enter") cell.click();
+  if (!step) return;
+  const rows = [...cell.closest("table").rows].filter((row) => row.querySelector(WITH_TIP) && !row.matches(".unpicked"));
+  let row = rows.indexOf(cell.parentElement), column = cell.cellIndex;
+  event.preventDefault();
+  do {
+    row += step[0];
+    column += step[1];
+    const next = rows[row]?.cells[column];
+    if (!next) return;
+    if (!next.matches(WITH_TIP) || next.matches(".unpicked")) continue;
+    cell.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+    return;
+  } while (true);
+});
 const apply = () => {
   document.documentElement.classList.toggle("picking", picked.size > 0);
   for (const part of document.querySelectorAll("[data-method]")) {
@@ -41,6 +67,7 @@ const apply = () => {
   const chips = [...picked].map((name) => element("button", { type: "button", "data-drop": name, "aria-label": fill(facts.pick.drop, { method: name }) }, method(name), " ×"));
   shownAs.replaceChildren(...chips, element("button", { type: "button", class: "link", "data-all": "" }, facts.pick.all), element("span", { class: "sub" }, facts.pick.note));
   for (const draw of drawnByScript) draw();
+  for (const table of document.querySelectorAll("table")) reach(table);
 };
 const pick = (names) => {
   picked = new Set(comparable.filter((name) => names.includes(name)));
