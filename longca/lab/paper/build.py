@@ -19,7 +19,7 @@ from longca.lab.claims.contract import MEANINGS, READINGS, STUDY, all_claims, su
 from longca.lab.paper.analysis.select import devices, earlier_strategies
 from longca.lab.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.lab.paper.facts import coverage, gallery
-from longca.lab.paper.links import RunPage, links, run_pages
+from longca.lab.paper.links import RunPage, links, run_pages, with_devices, without_devices
 from longca.lab.paper.page import Judged, ShownExhibit, StudyPage
 from longca.lab.paper.provenance import provenance
 from longca.lab.paper.published import (
@@ -39,7 +39,6 @@ from longca.lab.report.content.page import Frame, fields_of
 from longca.lab.report.content.record_layout import PICK, templates
 from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
-from longca.lab.report.decide.heat_map import SHORT_STATUS
 from longca.lab.report.decide.repeats import repeat_rows
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import MaskDrawing
@@ -81,6 +80,7 @@ class _Paper:
     """The content that exhibits are made of."""
 
     table: pd.DataFrame
+    """whose cell ids name one device each (`longca.lab.paper.links.with_devices`)"""
     published: pd.DataFrame
     """published rates of the table's cells"""
     methods: tuple[str, ...]
@@ -142,7 +142,8 @@ class _Paper:
             f"{note}; here {percent(share / 100)}" if isinstance(note, str) else ""
             for note, share in zip(here, self.first.peak_percent, strict=True)
         ]
-        return points_json(labelled(self.first), {"published": told}, self.unit)
+        ids = self.first.cell_id.map(without_devices)
+        return points_json(labelled(self.first).assign(cell_id=ids), {"published": told}, self.unit)
 
 
 def build_paper(
@@ -179,9 +180,11 @@ def build_paper(
     ordered, table = [record for record in whole if is_own(record)], of_grid(judged_table)
     shown_masks = gallery()
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
+    ranked_table = with_devices(judged_table)
+    own_table = of_grid(ranked_table)
     paper = _Paper(
-        table,
-        published_rates(table, hardware),
+        own_table,
+        published_rates(own_table, hardware),
         tuple(sorted(methods)),
         [one.drawing for one in shown_masks.masks],
         run_pages(folder, table.study),
@@ -192,12 +195,12 @@ def build_paper(
         progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
         shown.append(_shown(exhibit, paper))
     progress("ranking the methods")
-    labels = labelled(judged_table)
+    labels = labelled(ranked_table)
     decision = views.decision(labels, apart=True)
     addresses = {page.study: page.address for page in paper.pages}
     homes = {
-        cell_id: addresses[study]
-        for cell_id, study in zip(table.cell_id, table.study, strict=True)
+        cell_id: f"{addresses[study]}#cell-{without_devices(cell_id)}"
+        for cell_id, study in zip(own_table.cell_id, own_table.study, strict=True)
         if study in addresses
     }
     chooser = decided(decision, paper.rows, paper.unit, homes) if decision else None
@@ -237,7 +240,6 @@ def build_paper(
         section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser,
         repeat_rows=repeat_rows(labels, [case for kind in ("kernel", "cp") for case in cases(labels, kind).standings.values()]),  # noqa: E501
         rate=paper.unit, whys={why: place for place, why in enumerate(whys)}, points=paper.points(),
-        words=SHORT_STATUS,
         facts=script_json({
             "count": len(paper.first), "looks": paper.variables, "pictures": sorted(pictures),
             "pick": PICK | {"methods": comparable(table, paper.methods)}, "anchors": about.anchors,
@@ -303,7 +305,13 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     if not len(data):
         return ShownExhibit(exhibit)
     pairs = published_pairs(data, paper.published)
-    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(for_file(with_published(data, pairs))))
+    file = for_file(with_published(data, pairs))
+    ids = {
+        name: file[name].map(without_devices, na_action="ignore")
+        for name in file
+        if str(name).startswith("cell_ids")
+    }
+    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(file.assign(**ids)))
     title = exhibit.title(data)
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
     cell_ids = exhibit.cell_ids(data)
@@ -315,7 +323,7 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
         effects=exhibit.effects(data),
         published=published_findings(pairs),
         num_cells=len(cell_ids),
-        links=links(paper.pages_of(measured_on), cell_ids),
+        links=links(paper.pages_of(measured_on), map(without_devices, cell_ids)),
         devices=measured_on,
     )
     if isinstance(exhibit, PaperFigure):

@@ -12,15 +12,16 @@ from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
 from longca.lab.paper.provenance import StudyProvenance
 from longca.lab.paper.repairs import Repair
-from longca.lab.report.content.blanks import Blank
+from longca.lab.report.content.blanks import NOT_ASKED, Blank
 from longca.lab.report.content.decided import Decided
 from longca.lab.report.content.method_notes import MethodNotes
 from longca.lab.report.content.page import Frame
+from longca.lab.report.decide.heat_map import SHORT_STATUS
 from longca.lab.report.decide.repeats import RepeatRow
 from longca.lab.report.look.svg import Inline
 from longca.lab.report.series import Unit
 from longca.lab.store.cells import UnusableFile
-from longca.lab.store.text import short_device
+from longca.lab.store.text import NONE, short_device
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,23 @@ class ShownExhibit:
         places = [keys.index(name) for name in ("strategy", "method", "kernel") if name in keys]
         return ["+".join(filter(None, (row[place] for place in places))) for row in self.cells.rows]
 
+    def word(self, row: int, column: int) -> str:
+        """The word in place of a number that is not there; "" if nobody asked for it."""
+        status = self.whys.get((row, column), NOT_ASKED).partition(":")[0]
+        return "" if status == NOT_ASKED else SHORT_STATUS.get(status, NONE)
+
     @property
-    def has_empty(self) -> bool:
-        return self.cells is not None and any("" in row for row in self.cells.rows)
+    def blank_note(self) -> str:
+        """What its words and its empty cells mean; "" if all have a number."""
+        if self.cells is None or not any("" in row for row in self.cells.rows):
+            return ""
+        if not self.whys:
+            return "Empty cells: no record has such a number."
+        statuses = dict.fromkeys(why.partition(":")[0] for why in self.whys.values())
+        words = [
+            f"“{SHORT_STATUS.get(status, NONE)}”: {status}" for status in statuses if status != NOT_ASKED
+        ]
+        return f"{'; '.join([*words, 'empty: not asked'])}; each says why when it is pointed at."
 
     @property
     def headline(self) -> str:
@@ -151,8 +166,6 @@ class StudyPage:
     """why a cell is empty → its place in the facts"""
     points: str
     """JSON of the points of figures"""
-    words: Mapping[str, str]
-    """status → the word in place of a number"""
     facts: str
     """JSON of what the scripts need to lay them out"""
     merged: str

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NOT_ASKED = "not asked"
-WITHOUT = "measured, but not in this figure"
+WITHOUT = "measured, but not shown here"
 ALL_PANELS = "all panels"
 CALL = (
     "mask",

@@ -43,12 +43,11 @@ class Decided:
     blanks: str = ""
     """what stands in place of numbers"""
     homes: Mapping[str, str] | None = None
-    """cell → the address of the page that has its record; None if this page has them all"""
+    """cell → the address of its record; None if this page has them all"""
 
     def address(self, cell_id: str) -> str:
         """The address of a cell's record; "" if no page has it."""
-        home = "" if self.homes is None else self.homes.get(cell_id)
-        return "" if home is None else f"{home}#cell-{cell_id}"
+        return f"#cell-{cell_id}" if self.homes is None else self.homes.get(cell_id, "")
 
 
 def decided(
