@@ -22,13 +22,14 @@ def records(*gpus: str) -> list[Record]:
     """Kernels that change places from one GPU to the other."""
     return [
         record(
-            cell(kernel, mask, seqlen=8192, num_q_heads=64, num_kv_heads=8, head_dim=128),
+            cell(kernel, mask, seqlen=seqlen, num_q_heads=64, num_kv_heads=8, head_dim=128),
             gpu=gpu,
             tflops=tflops if gpu == H100 else 900.0 - tflops,
         ).model_copy(update={"study": "h100" if gpu == H100 else "h200"})
         for gpu in gpus
         for kernel, tflops in (("band", 600.0), ("flex", 500.0), ("sdpa", 100.0))
         for mask in ("full", "causal")
+        for seqlen in (4096, 8192)
     ]
 
 
@@ -48,10 +49,13 @@ def test_each_gpu_has_its_map_and_its_own_records(page: Path) -> None:
     """Both ran the same cells: a square leads to the record of its GPU, not to the other one's."""
     views, points = data(page, "views"), data(page, "data")
     count = data(page, "facts")["count"]
-    assert count == 12
+    assert count == 24
     rates, studies = (unpacked(points[name], count) for name in ("rate", "study"))
-    assert [[view["gpu"], view["direction"]] for view in views["views"]] == [[H100, "fwd"], [H200, "fwd"]]
-    for view, study in zip(views["views"], ("h100", "h200"), strict=True):
+    assert [(view["gpu"], view["seqlen"]) for view in views["views"]] == [
+        (gpu, seqlen) for seqlen in (4096, 8192) for gpu in (H100, H200)
+    ]
+    for view in views["views"]:
+        study = "h100" if view["gpu"] == H100 else "h200"
         rows, own = (unpacked(view["entries"][name], view["count"]) for name in ("row", "rate"))
         assert {studies[row] for row in rows} == {study}
         assert [rates[row] for row in rows] == own
