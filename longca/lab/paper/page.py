@@ -12,7 +12,7 @@ from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
 from longca.lab.paper.provenance import StudyProvenance
 from longca.lab.paper.repairs import Repair
-from longca.lab.report.content.blanks import NOT_ASKED, Blank
+from longca.lab.report.content.blanks import NOT_ASKED, Blank, words_text
 from longca.lab.report.content.decided import Decided
 from longca.lab.report.content.method_notes import MethodNotes
 from longca.lab.report.content.page import Frame
@@ -71,11 +71,7 @@ class ShownExhibit:
             return ""
         if not self.whys:
             return "Empty cells: no record has such a number."
-        statuses = dict.fromkeys(why.partition(":")[0] for why in self.whys.values())
-        words = [
-            f"“{SHORT_STATUS.get(status, NONE)}”: {status}" for status in statuses if status != NOT_ASKED
-        ]
-        return f"{'; '.join([*words, 'empty: not asked'])}; each says why when it is pointed at."
+        return words_text("Cells", [why.partition(":")[0] for why in self.whys.values()])
 
     @property
     def headline(self) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longca.core.units import format_length
+from longca.lab.report.decide.heat_map import SHORT_STATUS
 from longca.lab.report.panels import PANEL
 from longca.lab.report.series import DIRECTIONS, join
-from longca.lab.store.text import distinct_names
+from longca.lab.store.text import NONE, distinct_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,21 @@ CALL = (
 )
 AXES = ("direction", "seqlen", "world", "density", "mask_density_asked")
 """columns in which the marks of a panel differ"""
+
+
+def words_text(noun: str, statuses: Iterable[str]) -> str:
+    """What stands in place of numbers: "Fields without a number say why when they are pointed at: “no” is
+    unsupported, empty is not asked."
+
+    Args:
+        noun: what has no number, in the plural.
+        statuses: those that occur.
+    """
+    words = dict.fromkeys(
+        f"“{SHORT_STATUS.get(status, NONE)}” is {status}" for status in statuses if status != NOT_ASKED
+    )
+    meanings = ", ".join([*words, "empty is not asked"])
+    return f"{noun} without a number say why when they are pointed at: {meanings}."
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.lab.report.decide.heat_map import ALONE, SHORT_STATUS, HeatMap
+from longca.lab.report.content.blanks import words_text
+from longca.lab.report.decide.heat_map import ALONE
 from longca.lab.report.decide.script import caption, described, views_json
 from longca.lab.report.decide.views import Decision
 from longca.lab.store.text import percent
@@ -72,15 +73,6 @@ def decided(
         percent(NOISY),
         "" if all(shown.ranks == ALONE for shown in every) else OF_RANKS,
         REPEATS if any(shown.has_repeats for shown in every) else "",
-        blanks_text(every),
+        words_text("Fields", [status for shown in every for status, _ in shown.missing.values()]),
         homes,
     )
-
-
-def blanks_text(every: Iterable[HeatMap]) -> str:
-    """The words of squares without a number, and what they stand for."""
-    statuses = dict.fromkeys(status for view in every for status, _ in view.missing.values())
-    words = dict.fromkeys(
-        f"“{SHORT_STATUS[status]}”: {status}" for status in statuses if status in SHORT_STATUS
-    )
-    return f"{'; '.join([*words, 'empty: not asked'])}; each field says why when it is pointed at."
