@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from longca.lab.paper.published import (
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.build import comparable
 from longca.lab.report.content.blanks import Outcomes
-from longca.lab.report.content.decided import decided
+from longca.lab.report.content.decided import Decided, decided
 from longca.lab.report.content.method_notes import folder_of_documents, method_notes
 from longca.lab.report.content.packing import script_json
 from longca.lab.report.content.page import Frame, fields_of
@@ -46,7 +46,7 @@ from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import Inline, inline, with_shared_styles
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.report.rows import merged_json, points_json
-from longca.lab.report.series import Unit, for_file, labelled, rate_unit, sampled
+from longca.lab.report.series import FAILURES, Unit, for_file, labelled, rate_unit, sampled
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.environments.listings import Environments
 from longca.lab.store.export import csv_bytes, export, frame_csv
@@ -72,6 +72,8 @@ HERE = Path(__file__).parent / "templates"
 OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", "as_released")
 """exhibits with the findings at the top of the page"""
 SCRIPTS = ("base", "pick", "decide", "figures", "download", "page")  # in the order of their dependencies
+LEAST_LENGTHS = (0, 8192, 16384)  # of the chooser: the first one with which it is small enough
+MOST_VIEWS = 850_000  # bytes
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
 
 
@@ -94,8 +96,9 @@ class _Paper:
 
     @cached_property
     def first(self) -> pd.DataFrame:
-        """The first record of each cell."""
-        return self.table.drop_duplicates("cell_id", ignore_index=True)
+        """The first record of each cell that was attempted: others have no point."""
+        attempted = self.table.loc[self.table.status.isin(("ok", *FAILURES))]
+        return attempted.drop_duplicates("cell_id", ignore_index=True)
 
     @cached_property
     def outcomes(self) -> Outcomes:
@@ -196,14 +199,13 @@ def build_paper(
         shown.append(_shown(exhibit, paper))
     progress("ranking the methods")
     labels = labelled(ranked_table)
-    decision = views.decision(labels, apart=True)
     addresses = {page.study: page.address for page in paper.pages}
     homes = {
         cell_id: f"{addresses[study]}#cell-{without_devices(cell_id)}"
         for cell_id, study in zip(own_table.cell_id, own_table.study, strict=True)
         if study in addresses
     }
-    chooser = decided(decision, paper.rows, paper.unit, homes) if decision else None
+    chooser, least = _chooser(labels, paper, homes)
     about, pictures = method_notes(ordered, paper.methods), frozenset(mask.name for mask in paper.masks)
     progress("judging the claims")
     forecasts = {number: one.text for number, one in predicted_verdicts().items()}
@@ -237,7 +239,7 @@ def build_paper(
         provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,  # noqa: E501
         devices=devices(table.loc[table.status == "ok"]),
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
-        section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser,
+        section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser, least=least,
         repeat_rows=repeat_rows(labels, [case for kind in ("kernel", "cp") for case in cases(labels, kind).standings.values()]),  # noqa: E501
         rate=paper.unit, whys={why: place for place, why in enumerate(whys)}, points=paper.points(),
         facts=script_json({
@@ -332,6 +334,20 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
         cells = exhibit.cells(data)
         return replace(shown, cells=cells, whys=_whys(cells, paper.outcomes))
     raise TypeError("it is neither a figure nor a table")
+
+
+def _chooser(labels: pd.DataFrame, paper: _Paper, homes: Mapping[str, str]) -> tuple[Decided | None, int]:
+    """The chooser, and the least of its lengths if the page has no room for all (0)."""
+    chooser: Decided | None = None
+    for least in LEAST_LENGTHS:
+        kept = labels.loc[labels.seqlen >= least]
+        decision = views.decision(labels if not least else kept, apart=True) if len(kept) else None
+        if decision is None:
+            return chooser, 0
+        chooser = decided(decision, paper.rows, paper.unit, homes)
+        if len(chooser.views.encode()) <= MOST_VIEWS:
+            return chooser, least
+    return chooser, least
 
 
 def _whys(cells: Cells, outcomes: Outcomes) -> dict[tuple[int, int], str]:

@@ -156,6 +156,8 @@ class StudyPage:
     """what each method is"""
     decided: Decided | None
     """the chooser; None if nothing was timed"""
+    least: int
+    """the least of its lengths; 0 if it has all"""
     repeat_rows: Sequence[RepeatRow]
     rate: Unit
     whys: Mapping[str, int]
