@@ -339,6 +339,7 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
 def _chooser(labels: pd.DataFrame, paper: _Paper, homes: Mapping[str, str]) -> tuple[Decided | None, int]:
     """The chooser, and the least of its lengths if the page has no room for all (0)."""
     chooser: Decided | None = None
+    least = 0
     for least in LEAST_LENGTHS:
         kept = labels.loc[labels.seqlen >= least]
         decision = views.decision(labels if not least else kept, apart=True) if len(kept) else None
