@@ -36,6 +36,7 @@ SITE = ROOT / "site"
 PAGES = ("*.md", "docs/**/*.md", "config/README.md")
 LINK = re.compile(r'\]\(([^)\s]+)\)|(?:src|href|srcset)="([^"]+)"')
 REPORTS = ("reports/*.html", "reports/*/*.html", "reports/paper/**/*.*")  # they link to each other
+DOCUMENT = re.compile(r'(href="(?:\.\./)+docs/[\w/-]+)\.md(?=")')  # links of pages to documents
 API = "api/index.md", "api/plug-ins.md"
 FACE = "longca/__init__.py"
 
@@ -49,7 +50,10 @@ def gather(folder: Path) -> None:
     for path in sorted({*pages, *reports, *(file for page in pages for file in _linked(page))}):
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        if path in reports and path.suffix == ".html":  # documents have other names on the site
+            target.write_text(DOCUMENT.sub(r"\1.html", path.read_text(encoding="utf-8")), encoding="utf-8")
+        else:
+            shutil.copyfile(path, target)
     (folder / "api").mkdir()
     for name, content in zip(API, (face_page(), plugins_page()), strict=True):
         (folder / name).write_text(content, encoding="utf-8")

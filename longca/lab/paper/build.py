@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +14,9 @@ from longca.lab.advice.many_gpus import verdicts as predicted_verdicts
 from longca.lab.claims import MEANINGS, READINGS, STUDY, all_claims, summary
 from longca.lab.claims import judged as judged_by_gpu
 from longca.lab.paper.analysis.select import devices, earlier_strategies
-from longca.lab.paper.contract import Exhibit, PaperFigure, PaperTable, Section
+from longca.lab.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.lab.paper.facts import coverage, gallery
-from longca.lab.paper.links import RunPage, links, run_pages
+from longca.lab.paper.links import RunPage, links, run_pages, with_devices, without_devices
 from longca.lab.paper.page import Judged, ShownExhibit, StudyPage
 from longca.lab.paper.provenance import provenance
 from longca.lab.paper.published import (
@@ -28,8 +28,19 @@ from longca.lab.paper.published import (
 )
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report import merged_json, points_json
-from longca.lab.report.content import Frame, fields_of, script_json, templates
-from longca.lab.report.content.method_notes import method_notes
+from longca.lab.report.build import comparable
+from longca.lab.report.content import (
+    PICK,
+    Decided,
+    Frame,
+    Outcomes,
+    decided,
+    fields_of,
+    script_json,
+    templates,
+)
+from longca.lab.report.content.method_notes import folder_of_documents, method_notes
+from longca.lab.report.decide import cases, repeat_rows, views
 from longca.lab.report.look import (
     MARKERS,
     Inline,
@@ -40,8 +51,9 @@ from longca.lab.report.look import (
     page_templates,
     static_text,
     theme,
+    with_shared_styles,
 )
-from longca.lab.report.series import Unit, for_file, labelled, rate_unit, sampled
+from longca.lab.report.series import FAILURES, Unit, for_file, labelled, rate_unit, sampled
 from longca.lab.store import UnusableFile, replace_file
 from longca.lab.store.environments import Environments
 from longca.lab.store.export import csv_bytes, export, frame_csv
@@ -66,6 +78,9 @@ DATA = "data"
 HERE = Path(__file__).parent / "templates"
 OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", "as_released")
 """exhibits with the findings at the top of the page"""
+SCRIPTS = ("base", "pick", "decide", "figures", "download", "page")  # in the order of their dependencies
+LEAST_LENGTHS = (0, 8192, 16384)  # of the chooser: the first one with which it is small enough
+MOST_VIEWS = 850_000  # bytes
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
 
 
@@ -74,6 +89,7 @@ class _Paper:
     """The content that exhibits are made of."""
 
     table: pd.DataFrame
+    """whose cell ids name one device each (`longca.lab.paper.links.with_devices`)"""
     published: pd.DataFrame
     """published rates of the table's cells"""
     methods: tuple[str, ...]
@@ -87,8 +103,13 @@ class _Paper:
 
     @cached_property
     def first(self) -> pd.DataFrame:
-        """The first record of each cell."""
-        return self.table.drop_duplicates("cell_id", ignore_index=True)
+        """The first record of each cell that was attempted: others have no point."""
+        attempted = self.table.loc[self.table.status.isin(("ok", *FAILURES))]
+        return attempted.drop_duplicates("cell_id", ignore_index=True)
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        return Outcomes(self.table)
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -131,7 +152,17 @@ class _Paper:
             f"{note}; here {percent(share / 100)}" if isinstance(note, str) else ""
             for note, share in zip(here, self.first.peak_percent, strict=True)
         ]
-        return points_json(labelled(self.first), {"published": texts}, self.unit)
+        ids = self.first.cell_id.map(without_devices)
+        extra = {"published": texts, "home": self.homes(self.first)}
+        return points_json(labelled(self.first).assign(cell_id=ids), extra, self.unit)
+
+    def homes(self, table: pd.DataFrame) -> list[str]:
+        """The address of the page that shows each row in full: the one of its study and its device; "" where
+        there is none."""
+        return [
+            next((page.address for page in self.pages if page.study == study and page.is_of(device)), "")
+            for study, device in zip(table.study, table.device, strict=True)
+        ]
 
 
 def build_paper(
@@ -169,9 +200,11 @@ def build_paper(
     table = of_grid(judged_table)
     shown_masks = gallery()
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
+    ranked_table = with_devices(judged_table)
+    own_table = of_grid(ranked_table)
     paper = _Paper(
-        table,
-        published_rates(table, hardware),
+        own_table,
+        published_rates(own_table, hardware),
         tuple(sorted(methods)),
         [mask.drawing for mask in shown_masks.masks],
         run_pages(folder, table.study),
@@ -182,6 +215,16 @@ def build_paper(
     for place, exhibit in enumerate(every, 1):
         progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
         shown.append(_shown(exhibit, paper))
+    progress("ranking the methods")
+    labels = labelled(ranked_table)
+    homes = {
+        cell_id: f"{home}#cell-{without_devices(cell_id)}"
+        for cell_id, home in zip(own_table.cell_id, paper.homes(own_table), strict=True)
+        if home
+    }
+    chooser, least = _chooser(labels, paper, homes)
+    about = method_notes(ordered, paper.methods)
+    pictures = frozenset(mask.name for mask in paper.masks)
     progress("judging the claims")
     forecasts = {number: verdict.text for number, verdict in predicted_verdicts().items()}
     judged = [
@@ -197,11 +240,18 @@ def build_paper(
         for claim, verdicts in zip(all_claims(), judged_by_gpu(all_claims(), judged_table), strict=True)
     ]
     notes = Counter(verdict.note for entry in judged for _, verdict in entry.verdicts.named)
-    css = static_text("report.css", "figures.css") + (HERE / "paper.css").read_text(encoding="utf-8")
-    scripts = static_text("base.js", "figures.js", "download.js", "page.js")
+    css = static_text("report.css", "decide.css", "figures.css") + (HERE / "paper.css").read_text(
+        encoding="utf-8"
+    )
+    scripts = static_text(*(f"{part}.js" for part in SCRIPTS))
+    drawn = [exhibit for exhibit in shown if exhibit.drawing]
+    drawings, rules = with_shared_styles([exhibit.drawing for exhibit in drawn if exhibit.drawing])
+    lighter = {one.exhibit.name: drawing for one, drawing in zip(drawn, drawings, strict=True)}
+    shown = [replace(one, drawing=lighter.get(one.exhibit.name)) for one in shown]
     marks = [mark for exhibit in shown if exhibit.drawing for mark in exhibit.drawing.marks]
+    whys = list(dict.fromkeys(why for one in shown for why in one.whys.values()))
     study = StudyPage(
-        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, paper.masks, frozenset()),
+        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, about.anchors, paper.masks, pictures, rules, folder_of_documents(folder / PAGE)),  # noqa: E501
         titles=TITLES, shown=shown, judged=judged, findings=_findings(shown),
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,
@@ -210,11 +260,15 @@ def build_paper(
         provenance=provenance(ordered, table, hardware, paper.pages, environments), num_records=len(ordered), problems=problems,  # noqa: E501
         devices=devices(table.loc[table.status == "ok"]),
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
-        notes={"cp": earlier_strategies(table)}, points=paper.points(),
+        section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser, least=least,
+        repeat_rows=repeat_rows(labels, [case for kind in ("kernel", "cp") for case in cases.cases(labels, kind).standings.values()]),  # noqa: E501
+        rate=paper.unit, whys={why: place for place, why in enumerate(whys)}, points=paper.points(),
         facts=script_json({
-            "count": len(paper.first), "looks": paper.variables, "pictures": [],
-            "homes": {page.study: page.address for page in reversed(paper.pages)},
-            "about": method_notes(ordered, paper.methods).tips, **templates(paper.unit)}),
+            "count": len(paper.first), "looks": paper.variables, "pictures": sorted(pictures),
+            "pick": PICK | {"methods": comparable(table, paper.methods)}, "anchors": about.anchors,
+            "whys": whys,
+            "homes": True,
+            "about": about.tips, **templates(paper.unit)}),
         merged=merged_json(labelled(paper.first), marks, paper.unit),
     )  # fmt: skip
     progress("writing the page and its data")
@@ -276,7 +330,13 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     if not len(data):
         return ShownExhibit(exhibit)
     pairs = published_pairs(data, paper.published)
-    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(for_file(with_published(data, pairs))))
+    file = for_file(with_published(data, pairs))
+    ids = {
+        name: file[name].map(without_devices, na_action="ignore")
+        for name in file
+        if str(name).startswith("cell_ids")
+    }
+    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(file.assign(**ids)))
     title = exhibit.title(data)
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
     cell_ids = exhibit.cell_ids(data)
@@ -288,11 +348,37 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
         effects=exhibit.effects(data),
         published=published_findings(pairs),
         num_cells=len(cell_ids),
-        links=links(paper.pages_of(measured_on), cell_ids),
+        links=links(paper.pages_of(measured_on), map(without_devices, cell_ids)),
         devices=measured_on,
     )
     if isinstance(exhibit, PaperFigure):
-        return replace(shown, drawing=paper.draw(exhibit, data, title))
+        return replace(shown, drawing=paper.draw(exhibit, data, title), blanks=paper.outcomes.blanks(data))
     if isinstance(exhibit, PaperTable):
-        return replace(shown, cells=exhibit.cells(data))
+        cells = exhibit.cells(data)
+        return replace(shown, cells=cells, whys=_whys(cells, paper.outcomes))
     raise TypeError("it is neither a figure nor a table")
+
+
+def _chooser(labels: pd.DataFrame, paper: _Paper, homes: Mapping[str, str]) -> tuple[Decided | None, int]:
+    """The chooser, and the least of its lengths if the page has no room for all (0)."""
+    chooser: Decided | None = None
+    least = 0
+    for least in LEAST_LENGTHS:
+        kept = labels.loc[labels.seqlen >= least]
+        decision = views.decision(labels if not least else kept, apart=True) if len(kept) else None
+        if decision is None:
+            return chooser, 0
+        chooser = decided.decided(decision, paper.rows, paper.unit, homes)
+        if len(chooser.views.encode()) <= MOST_VIEWS:
+            return chooser, least
+    return chooser, least
+
+
+def _whys(cells: Cells, outcomes: Outcomes) -> dict[tuple[int, int], str]:
+    """Why cells of a table are empty, where its columns are methods."""
+    return {
+        (row, column): outcomes.why(cells.header[column], cell_ids)
+        for row, (texts, cell_ids) in enumerate(zip(cells.rows, cells.cell_ids, strict=False))
+        for column in range(cells.num_keys, len(texts))
+        if not texts[column]
+    }

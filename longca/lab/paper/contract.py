@@ -79,6 +79,8 @@ class Cells:
     """the first columns that name a row"""
     texts: frozenset[int] = frozenset()
     """columns of sentences, which are wrapped"""
+    cell_ids: tuple[str, ...] = ()
+    """of each row: the cells of its numbers, divided by blanks; only where columns are methods"""
 
 
 class PaperTable(Exhibit):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from longca.core import format_length
@@ -17,6 +18,11 @@ from longca.lab.report.content import FILTERS as TABLE_FILTERS
 from longca.lab.report.content import unpacked
 from longca.lab.store.text import plural, short_device
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+MARK = "@"
+_MARKED = re.compile(rf"{MARK}\d+")
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 FILTERS = {entry.name: entry.column for entry in TABLE_FILTERS}
 """of the address of a page's records: name → column"""
@@ -129,3 +135,20 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
 def _text(value: Any) -> str:
     """A value of a filter; pages of earlier versions have lengths as numbers."""
     return format_length(value) if isinstance(value, int) else str(value)
+
+
+def with_devices(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with cell ids that name one device each: a cell is a request, which several devices may have
+    run. The first device's ids stay as they are; those of the others get a mark."""
+    devices = dict.fromkeys(zip(table.cell_id, table.device, strict=True))
+    counts: Counter[str] = Counter()
+    ids = {}
+    for cell_id, device in devices:
+        ids[cell_id, device] = f"{cell_id}{MARK}{counts[cell_id]}" if counts[cell_id] else cell_id
+        counts[cell_id] += 1
+    return table.assign(cell_id=[ids[key] for key in zip(table.cell_id, table.device, strict=True)])
+
+
+def without_devices(cell_ids: str) -> str:
+    """Cell ids, divided by blanks, without the marks of `with_devices`."""
+    return _MARKED.sub("", cell_ids)

@@ -12,10 +12,13 @@ from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
 from longca.lab.paper.provenance import StudyProvenance
 from longca.lab.paper.repairs import Repair
-from longca.lab.report.content import Frame
+from longca.lab.report.content import NOT_ASKED, Blank, Decided, Frame, words_text
+from longca.lab.report.content.method_notes import MethodNotes
+from longca.lab.report.decide import SHORT_STATUS, RepeatRow
 from longca.lab.report.look import Inline
+from longca.lab.report.series import Unit
 from longca.lab.store import UnusableFile
-from longca.lab.store.text import short_device
+from longca.lab.store.text import NONE, short_device
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,33 @@ class ShownExhibit:
     """to their records"""
     devices: tuple[str, ...] = ()
     """those that measured them"""
+    blanks: tuple[Blank, ...] = ()
+    """where its lines have none of a method, and why"""
+    whys: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(row, column) → why a cell of the table is empty"""
+
+    @property
+    def row_methods(self) -> list[str]:
+        """The method of each row of the table: its kernel, its strategy, or both; "" without one."""
+        if self.cells is None:
+            return []
+        keys = self.cells.header[: self.cells.num_keys]
+        places = [keys.index(name) for name in ("strategy", "method", "kernel") if name in keys]
+        return ["+".join(filter(None, (row[place] for place in places))) for row in self.cells.rows]
+
+    def word(self, row: int, column: int) -> str:
+        """The word in place of a number that is not there; "" if nobody asked for it."""
+        status = self.whys.get((row, column), NOT_ASKED).partition(":")[0]
+        return "" if status == NOT_ASKED else SHORT_STATUS.get(status, NONE)
+
+    @property
+    def blank_note(self) -> str:
+        """What its words and its empty cells mean; "" if all have a number."""
+        if self.cells is None or not any("" in row for row in self.cells.rows):
+            return ""
+        if not self.whys:
+            return "Empty cells: no record has such a number."
+        return words_text("Cells", [why.partition(":")[0] for why in self.whys.values()])
 
     @property
     def headline(self) -> str:
@@ -117,8 +147,18 @@ class StudyPage:
     problems: Sequence[UnusableFile]
     devices: Sequence[str]
     records_of: Mapping[str, int]
-    notes: Mapping[str, str]
+    section_notes: Mapping[str, str]
     """section → a note on it"""
+    notes: MethodNotes
+    """what each method is"""
+    decided: Decided | None
+    """the chooser; None if nothing was timed"""
+    least: int
+    """the least of its lengths; 0 if it has all"""
+    repeat_rows: Sequence[RepeatRow]
+    rate: Unit
+    whys: Mapping[str, int]
+    """why a cell is empty → its place in the facts"""
     points: str
     """JSON of the points of figures"""
     facts: str

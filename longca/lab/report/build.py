@@ -12,41 +12,43 @@ from longca.core import VERSION, Hardware, UserError, load_hardware
 from longca.lab.ranking.table import is_beside
 from longca.lab.report import answers, matrix, tables, winners
 from longca.lab.report.content import controls
+from longca.lab.report.content.decided import decided
 from longca.lab.report.content.drawn import Paper, drawn_figures
-from longca.lab.report.content.method_notes import method_notes
+from longca.lab.report.content.method_notes import folder_of_documents, method_notes
 from longca.lab.report.content.packing import script_json
-from longca.lab.report.content.page import Decided, Files, Frame, PageData, fields_of
-from longca.lab.report.content.record_layout import layout
+from longca.lab.report.content.page import Files, Frame, PageData, fields_of
+from longca.lab.report.content.record_layout import PICK, layout
 from longca.lab.report.content.record_texts import table_texts
 from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
 from longca.lab.report.decide.predicted import with_predictions
 from longca.lab.report.decide.repeats import repeat_rows
-from longca.lab.report.decide.script import caption, described, views_json
 from longca.lab.report.index import overviews
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import mask_drawings
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.report.rows import merged_json, on_page, rows_json
-from longca.lab.report.series import Unit, labelled, mask_order, rate_unit
+from longca.lab.report.series import labelled, mask_order, rate_unit
 from longca.lab.store import UnusableFile, replace_file
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.environments import Environments, image_lists, own_lists, summary_of
 from longca.lab.store.export import EXPORTED, export_files
 from longca.lab.store.table import columns, frame, to_report
-from longca.lab.store.text import percent
 from longca.lab.studies import Record
-from longca.lab.studies.samples import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCRIPTS = ("base", "decide", "records", "figures", "download", "page")  # in the order of their dependencies
+SCRIPTS = (
+    "base",
+    "pick",
+    "decide",
+    "records",
+    "figures",
+    "download",
+    "page",
+)  # in the order of their dependencies
 MAX_BYTES = 4_000_000
-REPEATS = (
-    "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "
-    "method was measured there, so that counts, worst shares and families exclude them. "
-)
 MOST_LINKS = 3  # named cells for each reason
 SECTIONS = {
     "dense": "Dense kernels",
@@ -131,13 +133,16 @@ def build(
     names = dict(zip(table.mask_label, table["mask"], strict=True))
     masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
     pictures = frozenset(mask.name for mask in masks)
-    figures = drawn_figures(table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)))
+    figures, rules = drawn_figures(
+        table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table))
+    )
     own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
     texts = table_texts(table_shown, unit)
     notes = method_notes(ordered, methods)
     images = tables.images(ordered)
     drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
     marks = [mark for drawing in drawings for mark in drawing.marks]
+    first_picture = decided(decision, rows, unit) if decision else None
     page = PageData(
         frame=Frame(
             VERSION,
@@ -146,8 +151,11 @@ def build(
             theme(),
             MARKERS,
             variables,
+            notes.anchors,
             masks,
             pictures,
+            rules,
+            folder_of_documents(out),
         ),
         study_title=tables.titled(study_title, map(str, whole.device), hardware),
         num_records=len(ordered),
@@ -159,11 +167,11 @@ def build(
         overviews=overviews(out),
         files=_files(out, sources, downloads),
         alone=beside is None,
-        decided=_decided(decision, rows, unit) if decision else None,
+        decided=first_picture,
         statuses=answers.statuses(table),
         tiles=answers.tiles(table, [kind for kind, _ in fastest]),
         fastest=fastest,
-        repeats=_repeats(decision),
+        repeats=first_picture.repeats if first_picture else "",
         repeat_rows=repeat_rows(
             table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
         ),
@@ -197,6 +205,7 @@ def build(
                 "count": len(shown),
                 "all": len(ordered),
                 "looks": variables,
+                "pick": PICK | {"methods": comparable(table, methods)},
                 "pictures": sorted(pictures),
                 "about": notes.tips,
                 "anchors": notes.anchors,
@@ -216,27 +225,6 @@ def build(
     return replace_file(out, text)
 
 
-def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> Decided:
-    view = decision.default
-    has_lone = any(entry.is_alone for shown in decision.views for entry in shown.entries.values())
-    lone = '"only": no other method ran that mask, so it does not count.' if has_lone else ""
-    of_ranks = "Rates are of one rank; a call lasts as long as its slowest rank."
-    ranks = "" if view.ranks == views.ALONE else of_ranks
-    return Decided(
-        decision,
-        caption(view, decision, unit),
-        described(view, decision),
-        views_json(decision, rows, unit),
-        lone,
-        percent(NOISY),
-        ranks,
-    )
-
-
-def _repeats(decision: views.Decision | None) -> str:
-    return REPEATS if decision and any(view.has_repeats for view in decision.views) else ""
-
-
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:
     """Kernels, then strategies, then controls, each sorted by name: the order of legends."""
     groups = (
@@ -245,6 +233,12 @@ def _methods(table: pd.DataFrame) -> tuple[str, ...]:
         table[table.is_control.astype(bool)],
     )
     return tuple(dict.fromkeys(method for group in groups for method in sorted(set(group.method))))
+
+
+def comparable(table: pd.DataFrame, methods: Iterable[str]) -> list[str]:
+    """Those of the methods that are no controls."""
+    controls = set(table.method[table.is_control.astype(bool)])
+    return [method for method in methods if method not in controls]
 
 
 def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> Files:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.ranking.sentences import field_text
 from longca.lab.ranking.table import COLUMNS as RANKING
-from longca.lab.report.decide.views import HeatMap, Placed, decision
+from longca.lab.report.decide.heat_map import HeatMap, Placed
+from longca.lab.report.decide.views import decision
 from longca.lab.report.series import DIRECTIONS, is_earlier, join, labelled
 from longca.lab.store.table import is_ranked
 from longca.lab.studies import usual_corpus
@@ -198,7 +199,7 @@ def _of_mask(table: pd.DataFrame, question: CallQuestion) -> pd.DataFrame:
 
 def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFrame) -> CallRanking:
     methods = view.ranking(mask)
-    of_case = asked.loc[(asked.mask_label == mask) & (asked.setting == view.setting)]
+    of_case = asked.loc[(asked.mask_label == mask) & (asked.setting == view.keys[mask].setting)]
     reasons = dict(zip(of_case.cell_id, of_case.reason, strict=True))
     missing = sorted(
         (method, status, reasons[cell_id])

@@ -12,7 +12,7 @@ from longca.lab.store.table import is_ranked
 from longca.lab.store.text import number, plural, rate_scale
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import pandas as pd
 
@@ -28,13 +28,8 @@ BESIDE = "beside"  # table attribute: rows of play-offs and repeats of the same 
 RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions of all comparisons of rows
 POINT = "point"  # the column of points for ranking rates
 PAPER_COMPAT = "paper_compat=True"
-SETTING = {
-    "device_choice": "{}",
-    "heads": "{} heads",
-    "head_dim": "D {}",
-    "dtype": "{}",
-    "corpus_choice": "{}",
-}
+CALL = {"heads": "{} heads", "head_dim": "D {}", "dtype": "{}"}
+SETTING = {"device_choice": "{}", **CALL, "corpus_choice": "{}"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,9 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
             density; only switches that are on are named.
         mask_label: mask and variant, with the requested density if masks of that name differ in it.
         device_choice: the device, if the table has several.
+        corpus_choice: the corpus, if masks of one name and length have several.
+        window_choice: the window, if masks of that name have several.
+        call_choice: those of heads, head dim and dtype in which the table's rows differ.
         setting: those of device, heads, head dim, dtype and corpus in which the table's rows differ; "" if
             none.
         detail: all of these without the mask's name.
@@ -130,16 +128,29 @@ def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
     corpora = table[table.corpus != ""].groupby(["mask", "seqlen"]).corpus.nunique()
     table["device_choice"] = table.device if table.device.nunique() > 1 else ""
     table["corpus_choice"] = table.corpus if (corpora > 1).any() else ""
-    parts = [
-        [form.format(value) if str(value) else "" for value in table[column].tolist()]
-        for column, form in SETTING.items()
-        if len({str(value) for value in table[column].unique()} - {""}) > 1
-    ]
-    table["setting"] = [join(*row) for row in zip(*parts, strict=True)] if parts else ""
+    windows = {key: params_of(key[1]).get("window", "") for key in names}
+    of_name = {name: {windows[key] for key in names if key[0] == name} for name in set(table["mask"])}
+    table["window_choice"] = [windows[key] if len(of_name[key[0]]) > 1 else "" for key in keys]
+    table["call_choice"], table["setting"] = _differing(table, CALL), _differing(table, SETTING)
     table["detail"] = [
         join(names[key].detail, setting) for key, setting in zip(keys, table.setting, strict=True)
     ]
     return table
+
+
+def _differing(table: pd.DataFrame, forms: Mapping[str, str]) -> list[str]:
+    """For each row the values of the columns in which the table's rows differ."""
+    parts = [
+        [form.format(value) if str(value) else "" for value in table[column].tolist()]
+        for column, form in forms.items()
+        if len({str(value) for value in table[column].unique()} - {""}) > 1
+    ]
+    return [join(*row) for row in zip(*parts, strict=True)] if parts else [""] * len(table)
+
+
+def params_of(text: str) -> dict[str, str]:
+    """The parameters of a mask: "window=1024, sink=4"."""
+    return dict(pair.split("=", 1) for pair in text.split(", ") if pair)
 
 
 class _MaskName(NamedTuple):
@@ -151,7 +162,7 @@ class _MaskName(NamedTuple):
 
 def _mask_names(masks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], _MaskName]:
     """The names of masks with their parameters as texts."""
-    params = {key: dict(pair.split("=", 1) for pair in key[1].split(", ") if pair) for key in masks}
+    params = {key: params_of(key[1]) for key in masks}
     values: dict[tuple[str, str], set[str]] = {}
     for (mask, _), given in params.items():
         for name, value in given.items():

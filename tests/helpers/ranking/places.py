@@ -115,10 +115,10 @@ class Places:
         self._labels = dict(zip(named.cell_id, zip(*(named[name] for name in ids), strict=True), strict=True))
         self._ranked = standings(self.table)
         self._views = {
-            (mask, view.setting, view.seqlen, view.direction): view.ranking(mask)
-            for entry in [decision(self.table)]
-            if entry
-            for view in entry.views
+            (mask, view.keys[mask].setting, view.seqlen, view.direction): view.ranking(mask)
+            for found in [decision(self.table)]
+            if found
+            for view in found.views
             for mask in view.masks
         }
         self._claims = {point.cell_ids: point for point in claim_points(self.table)}

@@ -12,9 +12,10 @@ from longca.lab.report.answers import tiles
 from longca.lab.report.build import build
 from longca.lab.report.content.packing import unpacked
 from longca.lab.report.decide.cases import cases
+from longca.lab.report.decide.heat_map import ALONE
 from longca.lab.report.decide.repeats import repeat_rows
 from longca.lab.report.decide.script import described, views_json
-from longca.lab.report.decide.views import ALONE, ASIDE, decision
+from longca.lab.report.decide.views import ASIDE, decision
 from longca.lab.report.rates import rate_points
 from longca.lab.report.series import Unit, labelled
 from longca.lab.report.winners import Winner, rankings

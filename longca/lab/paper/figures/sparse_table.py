@@ -41,6 +41,7 @@ class SparseTable(PaperTable):
         methods = sorted(set(data.method[data.value.notna()]))
         apart = devices_apart(data)
         rows = []
+        cell_ids = []
         best = set()
         num_keys = len(KEY) + len(apart)
         for key, of_key in grouped(data, [*KEY, *apart], sort=False):
@@ -51,6 +52,7 @@ class SparseTable(PaperTable):
             if len(values) > 1:
                 leaders = standings_of(of_key, KEY)[key[: len(KEY)]].leaders
                 best |= {(len(rows), num_keys + methods.index(method)) for method in leaders}
+            cell_ids.append(" ".join(of_key.cell_ids))
             rows.append(
                 (
                     str(variant),
@@ -67,4 +69,5 @@ class SparseTable(PaperTable):
             tuple(rows),
             frozenset(best),
             num_keys=num_keys,
+            cell_ids=tuple(cell_ids),
         )

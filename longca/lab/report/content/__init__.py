@@ -5,11 +5,28 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.lab.report.content import method_notes
+    from longca.lab.report.content import decided, method_notes
+    from longca.lab.report.content.blanks import NOT_ASKED, Blank, Outcomes, words_text
+    from longca.lab.report.content.decided import Decided
     from longca.lab.report.content.packing import script_json, unpacked
     from longca.lab.report.content.page import Frame, fields_of
-    from longca.lab.report.content.record_layout import FILTERS, templates
+    from longca.lab.report.content.record_layout import FILTERS, PICK, templates
 else:
     __getattr__, __dir__ = face(__name__)
 
-__all__ = ["FILTERS", "Frame", "fields_of", "method_notes", "script_json", "templates", "unpacked"]
+__all__ = [
+    "FILTERS",
+    "NOT_ASKED",
+    "PICK",
+    "Blank",
+    "Decided",
+    "Frame",
+    "Outcomes",
+    "decided",
+    "fields_of",
+    "method_notes",
+    "script_json",
+    "templates",
+    "unpacked",
+    "words_text",
+]

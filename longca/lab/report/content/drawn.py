@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core import Registry, UserError
+from longca.lab.report.content.blanks import Blank, Outcomes
 from longca.lab.report.look.style import Style
-from longca.lab.report.look.svg import Inline, draw, inline
+from longca.lab.report.look.svg import Inline, draw, inline, with_shared_styles
 from longca.lab.report.series import for_file, sampled
 from longca.lab.store import replace_file
 from longca.lab.store.export import frame_csv
@@ -33,6 +34,7 @@ class Drawn:
     drawing: Inline | None = None
     failure: str = ""
     """the error that prevented the drawing"""
+    blanks: tuple[Blank, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -57,22 +59,30 @@ class Paper:
         return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
-def drawn_figures(table: pd.DataFrame, paper: Paper) -> dict[str, list[Drawn]]:
-    """The figures that have data, by section, in their order."""
+def drawn_figures(table: pd.DataFrame, paper: Paper) -> tuple[dict[str, list[Drawn]], str]:
+    """The figures that have data, by section, in their order, and the rules of their classes."""
     figures: dict[str, list[Drawn]] = {}
+    outcomes = Outcomes(table)
     loaded = sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
     for number, figure in enumerate(loaded):
-        drawn = _drawn(figure, table, f"f{number}", paper)
+        drawn = _drawn(figure, table, outcomes, f"f{number}", paper)
         if not drawn.is_empty:
             figures.setdefault(figure.section, []).append(drawn)
-    return figures
+    drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
+    shared, rules = with_shared_styles(drawings)
+    lighter = dict(zip(map(id, drawings), shared, strict=True))
+    figures = {
+        section: [replace(drawn, drawing=lighter.get(id(drawn.drawing))) for drawn in of_section]
+        for section, of_section in figures.items()
+    }
+    return figures, rules
 
 
-def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: Paper) -> Drawn:
+def _drawn(figure: Figure, table: pd.DataFrame, outcomes: Outcomes, short: str, paper: Paper) -> Drawn:
     """The figure, and its files in `figures/`. If it raises, the error is kept, since a broken plug-in must
     not prevent the page."""
     try:
-        return _draw(figure, table, short, paper)
+        return _draw(figure, table, outcomes, short, paper)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
@@ -86,7 +96,7 @@ def _drawn(figure: Figure, table: pd.DataFrame, short: str, paper: Paper) -> Dra
         )
 
 
-def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: Paper) -> Drawn:
+def _draw(figure: Figure, table: pd.DataFrame, outcomes: Outcomes, short: str, paper: Paper) -> Drawn:
     data = figure.data(table)
     if not len(data):
         return Drawn(figure.name, figure.label, figure.label, "", figure.caption)
@@ -101,4 +111,12 @@ def _draw(figure: Figure, table: pd.DataFrame, short: str, paper: Paper) -> Draw
         number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
     style = paper.style(on_page=True, pictures=paper.pictures)
     drawing = inline(figure, data, style, short, title, paper.rows, paper.variables)
-    return Drawn(figure.name, figure.label, title, f"{devices} · {number_of}", figure.caption, drawing)
+    return Drawn(
+        figure.name,
+        figure.label,
+        title,
+        f"{devices} · {number_of}",
+        figure.caption,
+        drawing,
+        blanks=outcomes.blanks(data),
+    )

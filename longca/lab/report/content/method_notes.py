@@ -30,6 +30,10 @@ PACKAGES = {  # module that a kernel needs → distributions that provide it
 }
 
 
+UNNAMED = "no recorded package provides it, such as a build from sources"
+DOCUMENTS = {"kernel": "docs/design/kernels.md", "strategy": "docs/design/context-parallelism.md"}
+
+
 @dataclass(frozen=True)
 class PartNote:
     """A kernel, or a strategy of context parallelism."""
@@ -41,6 +45,10 @@ class PartNote:
     url: str
     packages: tuple[str, ...]
     """the packages that it runs on, with the versions of its records"""
+    unnamed: tuple[str, ...]
+    """modules that it needs beside torch, if no recorded package provides any of them"""
+    document: str
+    """the file of the documents that describes its kind"""
     num_cells: int
 
     @property
@@ -83,11 +91,22 @@ def method_notes(records: Iterable[Record], methods: Sequence[str]) -> MethodNot
     )
 
 
+def folder_of_documents(page: Path) -> str:
+    """The way from a page to the project that it lies in, whose documents it may link to: "../../"; "" for a
+    page elsewhere."""
+    for depth, folder in enumerate(page.resolve().parents[:4]):
+        if all((folder / document).is_file() for document in DOCUMENTS.values()):
+            return "../" * depth or "./"
+    return ""
+
+
 def _tip(method: str, parts: Sequence[PartNote]) -> str:
     several = len(parts) > 1
     lines = [f"{part.label}: {part.summary}" if several else part.summary for part in parts if part.summary]
     packages = dict.fromkeys(package for part in parts for package in part.packages)
-    return "\n".join(line for line in (method, *lines, ", ".join(packages)) if line)
+    unnamed = dict.fromkeys(module for part in parts for module in part.unnamed)
+    built = f"{', '.join(unnamed)}: {UNNAMED}" if unnamed else ""
+    return "\n".join(line for line in (method, *lines, ", ".join(packages), built) if line)
 
 
 def packages_of(kind: str, name: str) -> tuple[str, ...]:
@@ -106,13 +125,22 @@ def packages_of(kind: str, name: str) -> tuple[str, ...]:
 def _note(kind: str, name: str, versions: dict[str, set[str]], num_cells: int) -> PartNote:
     path = Registry(kind).paths().get(name)
     known = _constants(path) if path else {}
+    modules = known.get("needs", ("torch",))
+    provided = {
+        module: PACKAGES.get(module, PACKAGES.get(module.partition(".")[0], ())) for module in modules
+    }
+    special = [module for module in modules if module not in ("torch", "triton")]
+    has_package = any(set(provided[module]) & versions.keys() for module in special)
+    unnamed = special if versions and not has_package else []
     packages = [
         f"{package} {' and '.join(sorted(versions[package]))}"
         for package in packages_of(kind, name)
         if package in versions
     ]
     label, summary, url = (str(known.get(field, "")) for field in ("label", "summary", "url"))
-    return PartNote(name, label or name, summary, url, tuple(packages), num_cells)
+    return PartNote(
+        name, label or name, summary, url, tuple(packages), tuple(unnamed), DOCUMENTS[kind], num_cells
+    )
 
 
 @cache

@@ -8,10 +8,10 @@ from typing import Any
 
 from longca.lab.report.answers import Tile
 from longca.lab.report.content.controls import ControlRow
+from longca.lab.report.content.decided import Decided
 from longca.lab.report.content.drawn import Drawn
-from longca.lab.report.content.method_notes import MethodNotes
+from longca.lab.report.content.method_notes import UNNAMED, MethodNotes
 from longca.lab.report.decide.repeats import RepeatRow
-from longca.lab.report.decide.views import Decision
 from longca.lab.report.index import Page as LinkedPage
 from longca.lab.report.look.masks import MaskDrawing
 from longca.lab.report.matrix import Matrix, Reason
@@ -64,26 +64,16 @@ class Frame:
     markers: Mapping[str, str]
     looks: Mapping[str, str]
     """method → CSS variable of its colour"""
+    anchors: Mapping[str, str]
+    """method → id of what the page says of it"""
     masks: Sequence[MaskDrawing]
     pictures: frozenset[str]
     """masks with drawings"""
-
-
-@dataclass(frozen=True)
-class Decided:
-    """The first picture of a page: its heat map and its ranking without a script, and the script's data."""
-
-    decision: Decision
-    caption: str
-    described: str
-    views: str
-    """JSON of all views"""
-    lone: str
-    """a sentence on results without a rival; "" if there are none"""
-    noisy: str
-    """the spread above which a result is noisy"""
-    of_ranks: str
-    """a sentence on the rates of ranks; "" for kernels alone"""
+    drawn_css: str
+    """rules of the classes of drawings"""
+    documents: str
+    """the way to the project's documents; "" where the page does not lie among them"""
+    unnamed: str = UNNAMED
 
 
 @dataclass(frozen=True)
@@ -139,6 +129,7 @@ class PageData:
     """JSON of what the scripts need to lay out the records"""
     merged: str
     """JSON of the points that are not one whole cell"""
+    not_asked: str = "not asked: no record of it"
     rows: str = ""
     """JSON of the records"""
     left_out: str = ""

@@ -25,6 +25,28 @@ COUNTED = (
     "{chosen} of {here} records[ here, {all} in all]. Open a cell for its samples, clocks, machine, code and "
     "command."
 )
+NOTICES = {  # what the page says of addresses and buttons
+    "nothing": "The address asks for '#{asked}', which this page does not have.",
+    "nearest": "The address asks for {asked}; this page does not have it and shows the nearest.",
+    "combination": "this combination",
+    "record": "There is no record '{asked}' on this page: the link is of other records, or it is incomplete.",
+    "records": "The address asks for records with {asked}; there are none on this page.",
+    "copied": "Copied",
+    "not_copied": "Copy it by hand",
+}
+PICK = {  # the choice of methods to compare
+    "count": " {count} of {all}",
+    "all": "All methods",
+    "drop": "Compare without {method}",
+    "none": "None of the chosen methods is in this figure.",
+    "note": "Shares, ranks and sentences are of all methods.",
+}
+BLANKS = {  # of figures, in tips
+    "panel": "Without a mark here:",
+    "method": "{method}: {why}",
+    "key": "Without a mark in (listed below the figure):",
+    "count": "{count} of the panels: {why}",
+}
 SEARCHED = (  # the texts that the table's search looks into
     "anchor",
     "study",
@@ -279,4 +301,6 @@ def templates(unit: Unit) -> dict[str, Any]:
         "sampled": SAMPLED,
         "none": NONE,
         "unit": unit.name,
+        "notices": NOTICES,
+        "blanks": BLANKS,
     }

@@ -5,9 +5,22 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.lab.report.decide import views
+    from longca.lab.report.decide import cases, views
     from longca.lab.report.decide.choice import DIRECTIONS, advise_command, answer, choose, question_of
+    from longca.lab.report.decide.heat_map import SHORT_STATUS
+    from longca.lab.report.decide.repeats import RepeatRow, repeat_rows
 else:
     __getattr__, __dir__ = face(__name__)
 
-__all__ = ["DIRECTIONS", "advise_command", "answer", "choose", "question_of", "views"]
+__all__ = [
+    "DIRECTIONS",
+    "SHORT_STATUS",
+    "RepeatRow",
+    "advise_command",
+    "answer",
+    "cases",
+    "choose",
+    "question_of",
+    "repeat_rows",
+    "views",
+]

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
 from longca.lab.report.content.packing import packed, script_json
-from longca.lab.report.decide.views import ALONE, NOT_ASKED, Decision, HeatMap, Placed
+from longca.lab.report.decide.heat_map import ALONE, NOT_ASKED, HeatMap, Placed
+from longca.lab.report.decide.views import DENSE, Decision
 from longca.lab.report.series import DIRECTIONS, join
-from longca.lab.store.text import number
+from longca.lab.store.text import distinct_names, number
 
 if TYPE_CHECKING:
     from longca.lab.report.series import Unit
 
 _WHERE = "{method}, {mask}\n"
 LOST_TIP = _WHERE + "{why}"
+FOOT_TIP = "{method} {ran}\n{least}"
+CAPTION = "{setting}: {meaning}"
 SHOWS = {"percent": "% of best", "rate": "UNIT", "ms": "ms"}
 
 
@@ -27,12 +30,15 @@ def caption(view: HeatMap, decided: Decision, unit: Unit, show: str = "percent")
     Args:
         show: one of `SHOWS`.
     """
-    meaning = {
+    return CAPTION.format(setting=described(view, decided), meaning=_meanings(view, unit)[show])
+
+
+def _meanings(view: HeatMap, unit: Unit) -> dict[str, str]:
+    return {
         "percent": "percent of the fastest method of each mask",
         "rate": f"{unit.name}{'' if view.ranks == ALONE else ' of each rank'}, median",
         "ms": "median milliseconds",
     }
-    return f"{described(view, decided)}: {meaning[show]}"
 
 
 def tip(entry: Placed, unit: Unit) -> str:
@@ -56,6 +62,11 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
     )
     states: dict[tuple[str, str], int] = {}  # (classes, tip) of squares
     reasons: dict[tuple[str, str], int] = {}  # (short, why) of those without a number
+    sentences: dict[str, int] = {}  # that many views have
+
+    def said(text: str) -> int:
+        return sentences.setdefault(text, len(sentences))
+
     views = []
     for view in decided.views:
         entries = [
@@ -72,14 +83,21 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
         }
         views.append(
             {
-                **_key(view),
+                **view.place._asdict(),
                 "setting": described(view, decided),
-                "captions": {show: caption(view, decided, unit, show) for show in SHOWS},
+                "meanings": [said(meaning) for meaning in _meanings(view, unit).values()],
                 "masks": [mask_at[mask] for mask in view.masks],
                 "verdicts": [view.verdicts[mask] for mask in view.masks],
-                "not_ranked": [view.not_ranked(mask) for mask in view.masks],
+                "not_ranked": [said(view.not_ranked(mask)) for mask in view.masks],
                 "columns": [
-                    [method_at[column.method], column.text, column.note, int(column.ran_all), column.tip]
+                    [
+                        method_at[column.method],
+                        column.text,
+                        column.note,
+                        int(column.ran_all),
+                        said(column.ran),
+                        said(column.least),
+                    ]
                     for column in view.columns
                 ],
                 "count": len(entries),
@@ -106,49 +124,52 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
             "shows": [[name, text.replace("UNIT", unit.name)] for name, text in SHOWS.items()],
             "states": [{"frame": frame, "tip": text} for frame, text in states],
             "reasons": [list(reason) for reason in reasons],
+            "sentences": list(sentences),
             "lost_tip": LOST_TIP,
+            "foot_tip": FOOT_TIP,
+            "caption": CAPTION,
             "not_asked": NOT_ASKED,
+            "copy_link": "Copy link",
+            "show_label": "Show",
             "views": views,
-            "default": {**_key(default), "mask": default.opening},
+            "default": {**default.place._asdict(), "mask": default.opening},
         }
     )
 
 
 def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
-    """The switches: name, label, and [value, text] of each option in order."""
-    settings = {view.setting for view in views}
-    only_heads = all(re.fullmatch(r"\d+:\d+ heads", setting) for setting in settings)
-    choices: list[tuple[str, str, set[Any], Callable[[Any], Any], Callable[[Any], str]]] = [
-        ("seqlen", "Length", {view.seqlen for view in views}, int, format_length),
+    """The switches: name, label, [value, text] of each option in order, and the cost of another value, where
+    the nearest view is searched."""
+    gpus = distinct_names({view.place.gpu for view in views})
+    calls = {view.place.heads for view in views}
+    only_heads = all(re.fullmatch(r"\d+:\d+ heads", call) for call in calls)
+    choices: list[tuple[str, str, int, Callable[[Any], Any], Callable[[Any], str]]] = [
+        ("family", "Masks", 32, lambda value: value != DENSE, str),
+        ("gpu", "GPU", 16, str, gpus.__getitem__),
+        ("seqlen", "Length", 1, int, format_length),
         (
             "heads",
             "Heads" if only_heads else "Setting",
-            settings,
+            4,
             _by_numbers,
             lambda value: value.removesuffix(" heads") if only_heads else value,
         ),
-        (
-            "ranks",
-            "Ranks",
-            {view.ranks for view in views},
-            lambda value: 0 if value == ALONE else int(value),
-            str,
-        ),
-        (
-            "direction",
-            "Direction",
-            {view.direction for view in views},
-            list(DIRECTIONS).index,
-            DIRECTIONS.__getitem__,
-        ),
+        ("corpus", "Documents of", 2, str, str),
+        ("window", "Window", 2, _by_numbers, _length),
+        ("ranks", "Ranks", 8, lambda value: 0 if value == ALONE else int(value), str),
+        ("direction", "Direction", 16, list(DIRECTIONS).index, DIRECTIONS.__getitem__),
     ]
     return [
         {
             "name": name,
             "label": label,
-            "options": [[value, text(value)] for value in sorted(values, key=order)],
+            "cost": cost,
+            "options": [
+                [value, text(value)]
+                for value in sorted({getattr(view.place, name) for view in views} - {""}, key=order)
+            ],
         }
-        for name, label, values, order, text in choices
+        for name, label, cost, order, text in choices
     ]
 
 
@@ -168,16 +189,16 @@ def _texts(unit: Unit) -> dict[str, Callable[[Placed], str]]:
     }
 
 
-def _key(view: HeatMap) -> dict[str, Any]:
-    return {"seqlen": view.seqlen, "heads": view.setting, "ranks": view.ranks, "direction": view.direction}
-
-
 def _by_numbers(text: str) -> tuple[tuple[int, ...], str]:
     return tuple(map(int, re.findall(r"\d+", text))), text
 
 
+def _length(text: str) -> str:
+    return format_length(int(text)) if text.isdigit() else text
+
+
 def described(view: HeatMap, decided: Decision) -> str:
-    """The setting of a view: "32K tokens · 4 ranks × 8K · 64:8 heads · backward"."""
+    """The setting of a view: "32K tokens · 64:8 heads · documents of pile · window 1K · backward"."""
     ranks = (
         f"{view.ranks} ranks × {format_length(view.seqlen // int(view.ranks))}"
         if view.ranks != ALONE
@@ -185,4 +206,14 @@ def described(view: HeatMap, decided: Decision) -> str:
         if any(other.ranks != ALONE for other in decided.views)
         else ""
     )
-    return join(f"{format_length(view.seqlen)} tokens", ranks, view.setting, DIRECTIONS[view.direction])
+    place = view.place
+    windows = " and ".join(map(_length, [place.window] if place.window else view.windows))
+    return join(
+        f"{format_length(view.seqlen)} tokens",
+        ranks,
+        place.gpu,
+        place.heads,
+        f"documents of {' and '.join(view.corpora)}" if view.corpora else "",
+        f"window {windows}" if windows else "",
+        DIRECTIONS[view.direction],
+    )

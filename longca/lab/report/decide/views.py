@@ -3,29 +3,26 @@ ranking."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from itertools import product
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from longca.core import AS_RELEASED, format_length
 from longca.lab.ranking import RankedMethod, Standing, Tally, tallies
 from longca.lab.ranking.sentences import (
-    NOT_COMPARED,
-    WITH_RESTS,
     finding_text,
     left_out_text,
     margin,
     not_compared_text,
     share_text,
-    verdict,
     worst_text,
 )
-from longca.lab.report import matrix
 from longca.lab.report.decide.cases import CaseKey, Cases, cases
-from longca.lab.report.series import DIRECTIONS, labelled, mask_order, rate_unit
+from longca.lab.report.decide.heat_map import ALONE, ColumnFoot, HeatMap, Place, Placed
+from longca.lab.report.series import DIRECTIONS, labelled, mask_order, params_of
 from longca.lab.store.table import is_ranked
-from longca.lab.store.text import NONE, number, plural
+from longca.lab.store.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,161 +30,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENOUGH = 0.75  # of the most points: the default is the largest setting with so many
-ALONE = "alone"  # in place of a number of ranks: kernels on one device
 ASIDE = (
     "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
 )
-PALEST = 0.4  # this share and less has the palest colour
-SHORT = {NOT_COMPARED.format(WITH_RESTS[False]): "no rests", NOT_COMPARED.format(WITH_RESTS[True]): "rests"}
-"""what squares say of methods that are not compared, by their status"""
-SHORT_STATUS = matrix.SHORT | SHORT
-NOT_ASKED = "not asked: no record of this method under this mask, at this setting"
-
-
-@dataclass(frozen=True)
-class Placed:
-    """One method in one case. Rates are in TFLOP/s of one device, times in ms."""
-
-    tflops: float
-    low: float
-    high: float
-    """the median's 95 % interval"""
-    ms: float
-    share: float
-    place: int
-    tied: bool
-    """True if it ties with others in front"""
-    margin: str
-    num_samples: int
-    num_cells: int
-    cell_id: str
-    is_alone: bool
-    """True for the only method measured on this mask; its share and rank carry no information"""
-
-    @property
-    def text(self) -> str:
-        """Percent of the best, rounded down: 100 is the best alone, or exactly as fast."""
-        return "only" if self.is_alone else whole_percent(self.share)
-
-    @property
-    def rank(self) -> str:
-        return NONE if self.is_alone else str(self.place)
-
-    @property
-    def percent(self) -> str:
-        """Percent of the best with its digits; "" without a comparison."""
-        return "" if self.is_alone else number(100 * self.share)
-
-    @property
-    def frame(self) -> str:
-        """Classes of its square in the heat map."""
-        frame_class = " lone" if self.is_alone else " best" if self.place == 1 else ""
-        return f"case{frame_class}{' tied' if self.tied else ''}"
-
-    @property
-    def strength(self) -> int:
-        """Percent of the strongest colour, most sensitive to differences between the best methods."""
-        return round(100 * (max(self.share - PALEST, 0) / (1 - PALEST)) ** 1.5)
-
-
-def whole_percent(share: float) -> str:
-    """Rounded down, so that 100 means the best."""
-    return str(int(100 * share + 1e-9))
-
-
-@dataclass(frozen=True)
-class ColumnFoot:
-    """The summary below a method's column in a heat map."""
-
-    method: str
-    share: float | None
-    """its worst share; None without a comparison"""
-    note: str
-    """the text below it: omissions, and the number of its masks"""
-    ran_all: bool
-    tip: str
-
-    @property
-    def text(self) -> str:
-        return NONE if self.share is None else whole_percent(self.share)
-
-
-@dataclass(frozen=True)
-class LostSquare:
-    """A square of the heat map without a number."""
-
-    short: str
-    why: str
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """One setting and direction."""
-
-    seqlen: int
-    setting: str
-    ranks: str
-    direction: str
-    masks: list[str]
-    columns: list[ColumnFoot]
-    cases: dict[str, Standing]
-    """mask → the standing of the methods there"""
-    entries: dict[tuple[str, str], Placed]
-    """(mask, method) → its result"""
-    missing: dict[tuple[str, str], tuple[str, str]]
-    """(mask, method) → (status, cell id) of what has no number; of what has one by the other protocol, that
-    in place of the status"""
-    num_counted: int
-    """masks that count: all but repeats (`longca.lab.report.series.is_repeat`)"""
-    reasons: dict[tuple[str, str], str] = field(default_factory=dict)
-    """(mask, method) → the recorded reason of what has no number"""
-
-    @property
-    def has_repeats(self) -> bool:
-        return self.num_counted < len(self.masks)
-
-    @property
-    def num_compared(self) -> int:
-        """The results on masks with several methods."""
-        return sum(len(case.entries) for case in self.cases.values() if case.is_compared)
-
-    @property
-    def opening(self) -> str:
-        """The initial mask: the first with several methods, or else the first."""
-        return next((mask for mask in self.masks if self.cases[mask].is_compared), self.masks[0])
-
-    def ranking(self, mask: str) -> list[tuple[str, Placed]]:
-        """The methods of one mask, best first."""
-        return [(entry.method, self.entries[mask, entry.method]) for entry in self.cases[mask].entries]
-
-    def lost(self, mask: str, method: str) -> LostSquare:
-        """The text in place of a number that is not there."""
-        if (mask, method) not in self.missing:
-            return LostSquare("", NOT_ASKED)
-        status = self.missing[mask, method][0]
-        reason = self.reasons.get((mask, method), "")
-        return LostSquare(SHORT_STATUS.get(status, status), f"{status}: {reason}" if reason else status)
-
-    def not_ranked(self, mask: str) -> str:
-        """The methods without a number under this mask; "" if all have one."""
-        names = [
-            f"{method} ({status})" for (name, method), (status, _) in self.missing.items() if name == mask
-        ]
-        return f"Not ranked here: {', '.join(names)}." if names else ""
-
-    @cached_property
-    def verdicts(self) -> dict[str, str]:
-        """A description of the outcome of each mask."""
-        unit = rate_unit(max(entry.tflops for entry in self.entries.values()))
-        return {
-            mask: verdict(
-                self.cases[mask], lambda rate, mask=mask: f"{unit.text(rate)}, {number(self._ms(mask))} ms"
-            )
-            for mask in self.masks
-        }
-
-    def _ms(self, mask: str) -> float:
-        return self.entries[mask, self.cases[mask].first.method].ms
+# kinds of masks, where they are apart
+DENSE = "dense"
+SPARSE = "block-sparse"
 
 
 @dataclass(frozen=True)
@@ -202,8 +50,12 @@ class Decision:
     """mask's label → its pattern"""
 
 
-def decision(table: pd.DataFrame) -> Decision | None:
-    """None if nothing was timed."""
+def decision(table: pd.DataFrame, *, apart: bool = False) -> Decision | None:
+    """None if nothing was timed.
+
+    Args:
+        apart: dense and block-sparse masks are in maps of their own, and kernels on one device come first.
+    """
     named = labelled(table)
     aside = bool(named.kernel.astype(str).str.startswith(AS_RELEASED).any())
     named = named[is_ranked(named)]
@@ -217,42 +69,129 @@ def decision(table: pd.DataFrame) -> Decision | None:
     order = mask_order(named)
     views = []
     for kind, of_kind in by_kind.items():
-        missing, reasons = _missing(named[named.kind == kind])
-        keys = {(case.world, case.seqlen, case.setting, case.direction) for case in of_kind.standings}
-        for key in sorted(keys):
-            world, seqlen, setting, direction = key
-            chosen = of_kind.where(world=world, seqlen=seqlen, setting=setting, direction=direction)
-            views.append(_view(kind, key, chosen, missing.get(key, {}), order, reasons))
-    default = _default(views)
-    kind = "kernel" if default.ranks == ALONE else "cp"
-    chosen = by_kind[kind].where(seqlen=default.seqlen, setting=default.setting)
-    chosen = chosen if kind == "kernel" else chosen.where(world=int(default.ranks))
-    finding = f"{ASIDE if aside else ''}{_sentence(chosen, kind)}"
+        rows = named[named.kind == kind]
+        outcomes = _Outcomes(rows)
+        traits = _traits(rows)
+        maps = _maps(of_kind, traits, kind, apart)
+        views += [_view(place, maps[place], outcomes, order, traits) for place in sorted(maps, key=_order_of)]
+    default = _default(views, alone=apart)
+    of_default = by_kind["kernel" if default.ranks == ALONE else "cp"]
+    names = [
+        key
+        for view in views
+        if view.place._replace(direction="") == default.place._replace(direction="")
+        for key in view.keys.values()
+    ]
+    chosen = {key: case for key, case in of_default.standings.items() if key in names}
+    finding = _sentence(Cases(chosen, of_default.repeats), default)
     return Decision(
         views,
         default,
-        finding,
+        f"{ASIDE if aside else ''}{finding}",
         [mask for mask in order if any(mask in view.masks for view in views)],
         dict(zip(named.mask_label, named["mask"], strict=True)),
     )
 
 
-def _view(
-    kind: str,
-    key: tuple[Any, ...],
-    kept: Cases,
-    missing: dict[tuple[str, str], tuple[str, str]],
-    order: list[str],
-    reasons: dict[str, str],
-) -> HeatMap:
-    world, seqlen, setting, direction = key
-    of_masks = {name.mask_label: case for name, case in kept.standings.items()}
+class _Trait(NamedTuple):
+    """The properties of a case's rows that its key does not have."""
+
+    family: str
+    gpu: str
+    call: str
+    corpus: str
+    """"" unless there are several"""
+    window: str
+    """likewise"""
+    own_corpus: str
+    params: str
+
+
+Traits = dict[tuple[str, str, int], _Trait]
+"""(mask, setting, length) → traits"""
+
+
+def _traits(named: pd.DataFrame) -> Traits:
+    keys = ["mask_label", "setting", "seqlen"]
+    columns = ["mask_family", "device_choice", "call_choice", "corpus_choice", "window_choice", "corpus"]
+    rows = named.drop_duplicates(keys)
+    values = zip(*(rows[name].tolist() for name in [*columns, "mask_params"]), strict=True)
+    names = zip(*(rows[name].tolist() for name in keys), strict=True)
+    return {name: _Trait(*map(str, value)) for name, value in zip(names, values, strict=True)}
+
+
+def _maps(of_kind: Cases, traits: Traits, kind: str, apart: bool) -> dict[Place, Cases]:
+    """The cases of each heat map. Masks without a corpus or a window are in the maps of all of them."""
+    alike: dict[Place, dict[CaseKey, _Trait]] = {}
+    for key in of_kind.standings:
+        trait = traits[key.mask_label, key.setting, key.seqlen]
+        place = Place(
+            (SPARSE if trait.family == SPARSE else DENSE) if apart else "",
+            trait.gpu,
+            str(key.world) if kind == "cp" else ALONE,
+            int(key.seqlen),
+            trait.call,
+            "",
+            "",
+            key.direction,
+        )
+        alike.setdefault(place, {})[key] = trait
+    maps = {}
+    for place, keys in alike.items():
+        corpora = {trait.corpus for trait in keys.values()} - {""} or {""}
+        windows = {trait.window for trait in keys.values()} - {""} or {""}
+        for corpus, window in product(corpora, windows):
+            chosen = {
+                key: of_kind.standings[key]
+                for key, trait in keys.items()
+                if trait.corpus in ("", corpus) and trait.window in ("", window)
+            }
+            maps[place._replace(corpus=corpus, window=window)] = Cases(chosen, of_kind.repeats)
+    return maps
+
+
+def _order_of(place: Place) -> tuple[Any, ...]:
+    ranks = 0 if place.ranks == ALONE else int(place.ranks)
+    return (
+        place.family,
+        ranks,
+        place.seqlen,
+        place.gpu,
+        place.heads,
+        place.corpus,
+        place.window,
+        place.direction,
+    )
+
+
+class _Outcomes:
+    """The outcomes of rows without a number."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.of_case: dict[tuple[Any, ...], dict[str, tuple[str, str]]] = {}
+        """(mask, setting, length, ranks, direction) → method → (status, cell id)"""
+        self.reasons: dict[str, str] = {}
+        """cell id → recorded reason"""
+        for row in rows[rows.status != "ok"].itertuples():
+            self.reasons.setdefault(row.cell_id, row.reason)
+            key = CaseKey(row.mask_label, row.direction, row.setting, row.world, row.seqlen)
+            self.of_case.setdefault(key, {}).setdefault(row.method, (row.status, row.cell_id))
+
+
+def _view(place: Place, kept: Cases, outcomes: _Outcomes, order: list[str], traits: Traits) -> HeatMap:
+    keys = {key.mask_label: key for key in kept.standings}
+    of_masks = {mask: kept.standings[key] for mask, key in keys.items()}
     entries = {
         (mask, entry.method): _placed(case, entry)
         for mask, case in of_masks.items()
         for entry in case.entries
     }
-    lost = {name: lost for name, lost in missing.items() if name not in entries and name[0] in of_masks}
+    lost = {
+        (mask, method): outcome
+        for mask, key in keys.items()
+        for method, outcome in outcomes.of_case.get(key, {}).items()
+        if (mask, method) not in entries
+    }
     lost |= {
         (mask, method): (not_compared_text(case), point.best_known[0].cell_id)
         for mask, case in of_masks.items()
@@ -261,19 +200,25 @@ def _view(
     counting = {name.mask_label: case for name, case in kept.counting.items()}
     aside = {mask: case for mask, case in of_masks.items() if mask not in counting}
     columns = [_column(tally, len(counting)) for tally in tallies(counting, aside, "paper compat")]
+    here = [traits[key.mask_label, key.setting, key.seqlen] for key in keys.values()]
+    windows = {params_of(trait.params).get("window", "") for trait in here} - {""}
     return HeatMap(
-        int(seqlen),
-        setting,
-        str(world) if kind == "cp" else ALONE,
-        direction,
+        place,
         [mask for mask in order if mask in of_masks],
         columns,
         of_masks,
         entries,
         lost,
         len(counting),
-        {name: reasons.get(cell_id, "") for name, (_, cell_id) in lost.items()},
+        {name: outcomes.reasons.get(cell_id, "") for name, (_, cell_id) in lost.items()},
+        keys,
+        tuple(sorted({trait.own_corpus for trait in here} - {""})),
+        tuple(sorted(windows, key=_number)),
     )
+
+
+def _number(text: str) -> tuple[int, str]:
+    return (int(text), "") if text.isdigit() else (0, text)
 
 
 def _placed(case: Standing, entry: RankedMethod) -> Placed:
@@ -311,32 +256,25 @@ def _column(tally: Tally, num_masks: int) -> ColumnFoot:
     )
     rest = ", ".join(f"{count} {words}" for count, words in lacking if count)
     leads = f"leads alone on {tally.num_clear}, in a tie on {tally.num_shared}"
-    tip = (
-        f"{tally.method} ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks"
-        f"{f' ({rest})' if rest else ''}, {leads}.\n{least}"
+    ran = (
+        f"ran {'all' if ran_all else f'{tally.num_cases} of {num_masks}'} masks"
+        f"{f' ({rest})' if rest else ''}, {leads}."
     )
-    return ColumnFoot(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, tip)
+    return ColumnFoot(tally.method, worst.share if worst else None, "; ".join(notes), ran_all, ran, least)
 
 
-def _missing(
-    named: pd.DataFrame,
-) -> tuple[dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]], dict[str, str]]:
-    """(case → (mask, method) → (status, cell id), cell id → reason) of cells without a number."""
-    missing: dict[tuple[Any, ...], dict[tuple[str, str], tuple[str, str]]] = {}
-    reasons: dict[str, str] = {}
-    for row in named[named.status != "ok"].itertuples():
-        reasons.setdefault(row.cell_id, row.reason)
-        key = (row.world, row.seqlen, row.setting, row.direction)
-        missing.setdefault(key, {}).setdefault((row.mask_label, row.method), (row.status, row.cell_id))
-    return missing, reasons
-
-
-def _default(views: list[HeatMap]) -> HeatMap:
+def _default(views: list[HeatMap], *, alone: bool) -> HeatMap:
     """The view with the most ranks, then the longest length with nearly the maximum number of points, then
     the setting with the most points; forward.
 
     Points without a comparison count only if there are no comparisons at all.
+
+    Args:
+        alone: kernels on one device before ranks, and dense masks before block-sparse ones.
     """
+    if alone:
+        kernels = [view for view in views if view.ranks == ALONE] or views
+        views = [view for view in kernels if view.place.family == DENSE] or kernels
     views = [view for view in views if view.num_compared] or views
 
     def sizes(chosen: list[HeatMap], of: Callable[[HeatMap], Any]) -> dict[Any, int]:
@@ -354,25 +292,24 @@ def _default(views: list[HeatMap]) -> HeatMap:
             (value for value, count in counts.items() if count >= ENOUGH * max(counts.values())), key=size
         )
         views = [view for view in views if of(view) == best]
-    counts = sizes(views, lambda view: view.setting)
+    counts = sizes(views, lambda view: (view.setting, view.place.window))
     setting = max(sorted(counts), key=lambda value: counts[value])
     return min(
-        (view for view in views if view.setting == setting),
+        (view for view in views if (view.setting, view.place.window) == setting),
         key=lambda view: list(DIRECTIONS).index(view.direction),
     )
 
 
-def _sentence(compared: Cases, kind: str) -> str:
+def _sentence(compared: Cases, view: HeatMap) -> str:
     """The leaders at the default setting, and the method with the best worst share among those that ran
     everything."""
     counting = compared.counting
-    first, case = next(iter(counting.items()))
-    ranks = "" if kind == "kernel" else f" on {plural(int(first.world), 'rank')}"
-    where = (
-        f"At {format_length(int(first.seqlen))} tokens{ranks}{f' ({first.setting})' if first.setting else ''}"
-    )
-    on = f" on {case.device}" if case.device and case.device not in first.setting else ""
-    return f"{where}{on} {finding_text(counting, 'kernel' if kind == 'kernel' else 'strategy', _covered(counting))}"  # noqa: E501
+    case = next(iter(counting.values()))
+    ranks = "" if view.ranks == ALONE else f" on {plural(int(view.ranks), 'rank')}"
+    setting = f" ({view.setting})" if view.setting else ""
+    on = f" on {case.device}" if case.device and case.device not in view.setting else ""
+    finding = finding_text(counting, "kernel" if view.ranks == ALONE else "strategy", _covered(counting))
+    return f"At {format_length(view.seqlen)} tokens{ranks}{setting}{on} {finding}"
 
 
 def _covered(counting: dict[CaseKey, Standing]) -> str:

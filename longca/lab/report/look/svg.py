@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from xml.etree.ElementTree import Element
 
@@ -23,6 +25,8 @@ SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 FONT = "font-family"
 OWN = ("var(--k-", "var(--s-", "var(--spare-")  # the beginnings of methods' colours
 REFERENCES = (LINK, "href", "clip-path")
+# a tag without a class: its beginning, its style, its rest
+_STYLED = re.compile(r'(<(?![^>]* class=)[^>]*?) style="([^"]*)"([^>]*>)')
 TITLE_HEIGHT = 8  # of the letters of a title, beside which the mask is drawn
 
 
@@ -185,3 +189,21 @@ def _rows_of_mark(cells: list[str], rows: Mapping[str, int]) -> str:
     cells = list(dict.fromkeys(cells))
     shown = [str(rows[cell]) for cell in cells if cell in rows]
     return "+".join(shown) + (f"/{len(cells)}" if shown and len(shown) < len(cells) else "")
+
+
+def with_shared_styles(drawings: Sequence[Inline]) -> tuple[list[Inline], str]:
+    """The drawings of a page with classes in place of styles that several elements have, and the rules of the
+    classes: a page has thousands of marks and few styles.
+
+    Styles with `--own` stay, since the page's style sheet and scripts read them there.
+    """
+    counts = Counter(match[2] for drawing in drawings for match in _STYLED.finditer(drawing.svg))
+    shared = [text for text, count in counts.items() if count > 1 and "--own" not in text]
+    names = {text: f"z{number}" for number, text in enumerate(shared)}
+
+    def named(match: re.Match[str]) -> str:
+        name = names.get(match[2])
+        return match[0] if name is None else f'{match[1]} class="{name}"{match[3]}'
+
+    rules = "".join(f".{name}{{{text}}}" for text, name in names.items())
+    return [replace(drawing, svg=_STYLED.sub(named, drawing.svg)) for drawing in drawings], rules

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
-from longca.lab.store.text import format_bytes, number, percent, plural
+from longca.lab.store.text import format_bytes, number, percent, plural, short_device
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,6 +37,7 @@ def page_templates(*folders: Path) -> Environment:
         "percent": percent,
         "bytes": format_bytes,
         "tokens": format_length,
+        "device": short_device,
         "plural": plural,
     }
     made.filters.update(filters)

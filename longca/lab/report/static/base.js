@@ -50,40 +50,81 @@ const icon = (status) => {
 };
 const method = (name) => element("span", { class: "method", "data-about": name },
   element("i", { class: "swatch", style: `background: var(--${facts.looks[name]})` }), name);
+const methodLink = (name) => {  // with the way to what it is
+  if (!facts.anchors?.[name]) return method(name);
+  const made = element("a", { class: "method", href: `#${facts.anchors[name]}`, "data-about": name });
+  made.append(...method(name).childNodes);
+  return made;
+};
 const picture = (mask) => {
   const made = element("span");
   if (facts.pictures.includes(mask)) made.innerHTML = `<svg class="pic" aria-hidden="true"><use href="#m-${encodeURIComponent(mask)}"/></svg>`;
   return made.firstChild || "";
 };
 
-// ---- the address: #decide?…, #records?…, #cell-…; each part of the page has a function that shows what the address says
+const homeOf = (record) => (facts.homes ? record.home || undefined : "");  // the address of the page that shows the record in full
+
+// ---- the address: #decide?…, #records?…, #cell-…; each part of the page has a function that shows what the address says.
+// The theme and the methods to compare may stand in any.
 const routes = [];  // [start of the fragment, function of the rest]
 const notice = (text) => {
   $("#notice").textContent = text;
   $("#notice").hidden = !text;
 };
 const starts = [];  // functions that show what a page without an address shows
+let place = "";  // what the address says, without the choice of methods
+const decoded = (text) => {
+  try {
+    return decodeURIComponent(text);
+  } catch {  // no address that this page has made
+    return text;
+  }
+};
+const withChoice = (text) => {
+  const choice = ofChoice();
+  return choice ? `${text}${text === "#" ? "" : text.includes("?") ? "&" : "?"}${choice}` : text;
+};
 const address = (text, isStep = false) => {  // a step can be taken back with the browser's Back
   notice("");
-  if (isStep && location.hash !== text) history.pushState(null, "", text);
-  else history.replaceState(null, "", text);
+  place = text.replace(/^#/, "");
+  const whole = withChoice(text);
+  if (isStep && (location.hash || "#") !== whole) history.pushState(null, "", whole);
+  else history.replaceState(null, "", whole);
 };
-const follow = () => {
-  const hash = decodeURIComponent(location.hash.slice(1));
-  notice("");
-  if (!hash) for (const start of starts) start();
-  if (!hash || hash.startsWith("theme=")) return;
-  const found = routes.find(([start]) => hash.startsWith(start)), target = document.getElementById(hash);
-  if (found) found[1](location.hash.slice(1 + found[0].length));
+const follow = (again = false) => {
+  const parts = location.hash.slice(1).split(/[?&]/);
+  const unknown = asked(parts.filter((part) => part.startsWith("methods=")));
+  const [first = "", ...rest] = parts.filter((part) => !/^(methods|theme)=/.test(part));
+  const was = place, hash = decoded(first);
+  place = rest.length ? `${first}?${rest.join("&")}` : first;
+  if (!again && place === was) return;  // only the choice of methods has changed
+  notice(unknown.length ? fill(facts.notices.nearest, { asked: unknown.join(", ") }) : "");
+  if (!place) {
+    for (const start of starts) start();
+    return;
+  }
+  const found = routes.find(([start]) => place.startsWith(start)), target = document.getElementById(hash);
+  if (found) found[1](place.slice(found[0].length));
   else if (target) {  // what is folded is opened
     const folded = [target.querySelector(":scope > details")];
     for (let at = target; at; at = at.parentElement) if (at.matches("details")) folded.push(at);
     for (const part of folded) if (part) part.open = true;
-    if (folded.some(Boolean)) target.scrollIntoView();
+    target.scrollIntoView();
   } else {
-    notice(`The address asks for '#${hash}', which this page does not have.`);
+    notice(fill(facts.notices.nothing, { asked: hash }));
     scrollTo(0, 0);
   }
+};
+
+const copied = async (button, text) => {
+  const was = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = facts.notices.copied;
+  } catch {
+    button.textContent = facts.notices.not_copied;
+  }
+  setTimeout(() => { button.textContent = was; }, 2000);
 };
 
 // ---- tips

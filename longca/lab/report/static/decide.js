@@ -1,6 +1,6 @@
 // The first picture: switches, the heat map of one setting, and the ranking of one of its masks.
 if ($("#views")) {
-  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, default: usual } = parse("#views");
+  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, sentences, foot_tip: footTip, caption, copy_link: copyLink, show_label: showLabel, default: usual } = parse("#views");
   const broken = (name) => name.split("_").flatMap((part, index) => (index ? ["_", element("wbr"), part] : [part]));
   const SWITCHES = Object.fromEntries(switches.map((entry) => [entry.name, entry]));
   const initial = () => ({ ...usual, mask: masks.indexOf(usual.mask), show: shows[0][0] });
@@ -10,8 +10,8 @@ if ($("#views")) {
 
   // the nearest view in which this switch has that value: most other switches stay, and of lengths the nearest one is taken
   const choose = (name, value) => {
-    const cost = (view) => Object.keys(SWITCHES).reduce((sum, other) => sum + (view[other] === state[other] ? 0 : other === "seqlen"
-      ? 1 + Math.abs(Math.log2(view.seqlen / state.seqlen)) / 100 : { heads: 2, ranks: 3, direction: 4 }[other]), 0);
+    const cost = (view) => switches.reduce((sum, other) => sum + (view[other.name] === state[other.name] ? 0 : other.name === "seqlen"
+      ? other.cost + Math.abs(Math.log2(view.seqlen / state.seqlen)) / 100 : other.cost), 0);
     const options = views.filter((view) => view[name] === value).sort((a, b) => cost(a) - cost(b));
     for (const other of Object.keys(SWITCHES)) state[other] = options[0][other];
     if (!options[0].masks.includes(state.mask)) state.mask = options[0].masks[0];
@@ -19,18 +19,20 @@ if ($("#views")) {
 
   const entriesOf = (view) => objects(view.entries, view.count).map((entry) => ({
     ...entry, at: entry.mask, mask: masks[entry.mask], method: methods[entry.method], record: records[entry.row], ...states[entry.state] }));
+  const linkTo = (record, text) => (homeOf(record) === undefined ? text : element("a", { href: `${homeOf(record)}#cell-${record.anchor}` }, text));
   const SHOWN = { percent: "text", rate: "rate", ms: "ms" };
 
   const drawMap = (view, all) => {
     const entries = new Map(all.map((entry) => [`${entry.at} ${entry.method}`, entry]));
     const missing = new Map(view.missing.map(([mask, name, reason]) => [`${mask} ${methods[name]}`, reasons[reason]]));
-    const top = element("tr", {}, element("td"), ...view.columns.map(([name]) => element("th", { scope: "col" },
+    const columns = view.columns.filter(([name]) => isPicked(methods[name]));
+    const top = element("tr", {}, element("td"), ...columns.map(([name]) => element("th", { scope: "col" },
       element("a", { href: `#${facts.anchors[methods[name]]}`, "data-about": methods[name] },
         element("i", { class: "swatch", style: `background: var(--${facts.looks[methods[name]]})` }), methods[name]))));
     const line = (mask) => {
       const row = element("tr", mask === state.mask ? { class: "chosen" } : {}, element("th", { scope: "row" },
         element("button", { type: "button", "data-mask": mask, "aria-pressed": String(mask === state.mask) }, picture(names[mask]), element("span", {}, ...broken(masks[mask])))));
-      for (const [index] of view.columns) {
+      for (const [index] of columns) {
         const key = `${mask} ${methods[index]}`, entry = entries.get(key);
         if (entry) {
           row.append(element("td", { class: entry.frame, style: `--s: ${entry.strength}%`, "data-tip": fill(entry.tip, entry), "data-mask": mask }, entry[SHOWN[state.show]]));
@@ -41,14 +43,15 @@ if ($("#views")) {
       }
       return row;
     };
-    const bottom = element("tr", {}, element("th", { scope: "row" }, "worst share"), ...view.columns.map(([, share, note, all, tip]) => (
-      element("td", { class: `worst${all ? " all" : ""}`, "data-tip": tip }, element("b", {}, share), ...(note ? [element("small", {}, note)] : [])))));
-    $("#map").classList.toggle("many", view.columns.length > 16);
-    $("#map").style.setProperty("--long", Math.max(...view.columns.map(([name]) => methods[name].length)));
+    const bottom = element("tr", {}, element("th", { scope: "row" }, "worst share"), ...columns.map(([name, share, note, all, ran, least]) => (
+      element("td", { class: `worst${all ? " all" : ""}`, "data-tip": fill(footTip, { method: methods[name], ran: sentences[ran], least: sentences[least] }) }, element("b", {}, share), ...(note ? [element("small", {}, note)] : [])))));
+    $("#map").classList.toggle("many", columns.length > 16);
+    $("#map").style.setProperty("--long", Math.max(0, ...columns.map(([name]) => methods[name].length)));
     $("#map thead").replaceChildren(top);
     $("#map tbody").replaceChildren(...view.masks.map(line));
     $("#map tfoot").replaceChildren(bottom);
-    $("#map-setting").textContent = view.captions[state.show];
+    reach($("#map"));
+    $("#map-setting").textContent = fill(caption, { setting: view.setting, meaning: sentences[view.meanings[shows.findIndex(([name]) => name === state.show)]] });
   };
 
   // ---- the ranking of one mask
@@ -56,15 +59,15 @@ if ($("#views")) {
     const place = view.masks.indexOf(state.mask);
     $("#choose-setting").textContent = view.setting;
     $("#verdict").textContent = view.verdicts[place];
-    $("#ranking tbody").replaceChildren(...all.filter((entry) => entry.at === state.mask).map((entry) => {
+    $("#ranking tbody").replaceChildren(...all.filter((entry) => entry.at === state.mask && isPicked(entry.method)).map((entry) => {
       const bar = entry.percent ? element("td", {}, element("span", { class: "share" }, element("i", { style: `width: ${entry.percent}%` })), `${entry.percent} %`)
         : element("td", {}, facts.none);
-      return element("tr", {}, element("td", { class: "num" }, entry.rank), element("td", {}, method(entry.method)),
-        element("td", { class: "num" }, element("a", { href: `#cell-${entry.record.anchor}` }, entry.rate)),
+      return element("tr", {}, element("td", { class: "num" }, entry.rank), element("td", {}, methodLink(entry.method)),
+        element("td", { class: "num" }, linkTo(entry.record, entry.rate)),
         element("td", { class: "num" }, `${entry.low}–${entry.high}`), element("td", { class: "num" }, entry.ms), bar,
         element("td", {}, entry.margin), element("td", { class: "num" }, entry.n));
     }));
-    $("#choose-missing").textContent = view.not_ranked[place];
+    $("#choose-missing").textContent = sentences[view.not_ranked[place]];
     const select = $("#choose-mask");
     select.disabled = false;
     select.replaceChildren(...view.masks.map((mask) => element("option", { value: mask }, masks[mask])));
@@ -78,8 +81,8 @@ if ($("#views")) {
     bar.append(element("div", { role: "group", "aria-label": label }, element("span", {}, label), ...buttons));
   };
   for (const { name, label, options } of switches) if (options.length > 1) group(name, label, options);
-  group("show", "Show", shows);
-  const linkButton = element("button", { type: "button", class: "link" }, "Copy link");
+  group("show", showLabel, shows);
+  const linkButton = element("button", { type: "button", class: "link" }, copyLink);
   bar.append(linkButton);
   linkButton.addEventListener("click", () => { keep(); copied(linkButton, location.href); });
   bar.hidden = false;
@@ -114,11 +117,14 @@ if ($("#views")) {
   $("#map").addEventListener("click", (event) => {
     const target = event.target.closest("[data-mask]");
     if (!target) return;
-    const kept = target.matches("button");
+    const kept = target.contains(document.activeElement) && [target.closest("tr").rowIndex, target.closest("td, th").cellIndex];
     state.mask = Number(target.dataset.mask);
     keep();
     redraw();
-    if (kept) $(`#map button[data-mask="${state.mask}"]`).focus();
+    if (kept) {
+      const again = $("#map").rows[kept[0]].cells[kept[1]];
+      (again.querySelector("button") || again).focus();
+    }
     $("#verdict").scrollIntoView({ block: "nearest" });
   });
   $("#choose-mask").addEventListener("change", (event) => {
@@ -133,17 +139,20 @@ if ($("#views")) {
       if (SWITCHES[name]?.options.some(([option]) => option === typed)) state[name] = typed;
       else if (name === "show" && value in SHOWN) state.show = value;
       else if (name === "mask" && masks.includes(value)) state.mask = masks.indexOf(value);
-      else if (name !== "theme") wrong.push(`${name}=${value}`);
+      else wrong.push(`${name}=${value}`);
     }
     const view = current();
     if (!view || !view.masks.includes(state.mask)) {
-      wrong.push("this combination");
+      wrong.push(facts.notices.combination);
       choose("ranks", state.ranks);
     }
     redraw();
+    const folded = $("#decide > details");
+    if (folded) folded.open = true;
     $("#decide").scrollIntoView();
-    if (wrong.length) notice(`The address asks for ${wrong.join(", ")}; this page does not have it and shows the nearest.`);
+    if (wrong.length) notice(fill(facts.notices.nearest, { asked: wrong.join(", ") }));
   }]);
+  drawnByScript.push(redraw);
   starts.push(() => {
     state = initial();
     redraw();

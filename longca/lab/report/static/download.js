@@ -6,7 +6,14 @@ const standalone = (svg) => {  // a drawing without the page: colours as values,
   copy.setAttribute("width", box.width);
   copy.setAttribute("height", box.height);
   copy.setAttribute("font-family", "system-ui, sans-serif");
-  copy.querySelectorAll(".ring, .points.off").forEach((part) => part.remove());
+  copy.querySelectorAll(".ring, .points.off, .points.unpicked").forEach((part) => part.remove());
+  for (const { selectorText, style } of document.querySelector("#drawn")?.sheet.cssRules ?? []) {
+    for (const part of copy.querySelectorAll(selectorText)) part.style.cssText = style.cssText + part.style.cssText;
+  }
+  for (const group of copy.querySelectorAll(".points.lit")) {  // in its own colour, which is not that of the root
+    const own = group.style.getPropertyValue("--own");
+    for (const part of group.querySelectorAll("[style]")) part.style.cssText = part.style.cssText.replaceAll("var(--faint)", own);
+  }
   for (const text of copy.querySelectorAll("text[style*='--own']")) text.style.fill = text.style.getPropertyValue("--own");
   for (const id of new Set([...copy.querySelectorAll("use[href^='#m-']")].map((use) => use.getAttribute("href")))) {
     copy.prepend(document.querySelector(id).cloneNode(true));
@@ -40,7 +47,7 @@ const saveCsv = (name, svg) => {
   const columns = { panel: "panel", method: "method", mask: "mask_label", length: "seqlen", heads: "heads", direction: "direction_word",
     status: "status", [facts.unit]: "rate", ms: "ms", samples: "n", cells: "cells" };
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const lines = pointsOf(svg).map((point) => {
+  const lines = pointsOf(svg).filter((point) => isPicked(point.group.dataset.method)).map((point) => {
     const texts = { ...textsOf(point), panel: point.panel?.dataset.panel ?? "", cells: point.rows.map((row) => records[row].cell_id).join(" ") };
     return Object.values(columns).map((column) => quoted((texts[column] ?? "").replaceAll(/(?<=\d),(?=\d{3})/g, ""))).join(",");
   });

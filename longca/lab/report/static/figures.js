@@ -7,7 +7,17 @@ const told = (point) => {
   return fill(texts.ms ? facts.tips.timed : facts.tips.other, texts);
 };
 
-const homeOf = (record) => (facts.homes ? facts.homes[record.study] : "");  // the address of the page that shows the record in full
+const blanksOf = (figure) => [...figure?.querySelectorAll(".blanks li") ?? []].filter((entry) => isPicked(entry.dataset.method));
+const blankPanel = (svg, panel) => {  // what a panel has no marks of, and why
+  const index = String([...svg.querySelectorAll(".panel")].indexOf(panel));
+  const here = blanksOf(svg.closest("figure")).filter((entry) => entry.dataset.panels.split(" ").includes(index));
+  return here.length ? [facts.blanks.panel, ...here.map(({ dataset: { method, why } }) => fill(facts.blanks.method, { method, why }))].join("\n") : "";
+};
+const aboutKey = (key) => {  // what a method is, and where a figure has no marks of it
+  const here = blanksOf(key.closest("figure")).filter((entry) => entry.dataset.method === key.dataset.method);
+  const said = here.map(({ dataset: { why, panels } }) => fill(facts.blanks.count, { why, count: String(panels.split(" ").length) }));
+  return [facts.about[key.dataset.method], ...(said.length ? [facts.blanks.key, ...said] : [])].filter(Boolean).join("\n");
+};
 const pointsOf = (svg) => {
   const points = [];
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
@@ -38,7 +48,7 @@ const alive = (box) => {
     light(svg, point.group.dataset.method);
     show(told(point), ring.getBoundingClientRect());
   };
-  const visible = (point) => !point.group.classList.contains("off");
+  const visible = (point) => !point.group.matches(".off, .unpicked");
   const local = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   const nearest = (event) => {
     const { x, y } = local(event), reach = 12;
@@ -60,6 +70,9 @@ const alive = (box) => {
     const found = nearest(event);
     svg.style.cursor = found ? (homeOf(records[found.rows[0]]) === undefined ? "" : "pointer") : event.target.closest(".panel") && box.matches(".drawing") ? "zoom-in" : "";
     if (found !== at) found ? go(found) : leave();
+    const title = !found && event.target.closest(".title"), blank = title && blankPanel(svg, title.closest(".panel"));
+    if (blank) show(blank, title.getBoundingClientRect());
+    else if (!found) hide();
   });
   box.addEventListener("pointerleave", leave);
   box.addEventListener("click", (event) => {

@@ -1,7 +1,7 @@
 // The page as a whole: its tips, and its start.
 const point = (event) => {
-  const target = event.target.closest?.("[data-tip], [data-about]");
-  const text = target && (target.dataset.tip || facts.about[target.dataset.about]);
+  const target = event.target.closest?.("[data-tip], [data-about], [data-why]");
+  const text = target && (target.dataset.tip || facts.whys?.[target.dataset.why] || (target.matches("button.key") ? aboutKey(target) : facts.about[target.dataset.about]));
   if (text) show(text, target.getBoundingClientRect());
   else if (!event.target.closest?.(".drawing")) hide();
 };
@@ -10,9 +10,15 @@ document.addEventListener("focusin", point);
 document.addEventListener("focusout", hide);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details:not(.filter)")) part.open = true; });
-document.addEventListener("click", (event) => {  // a link to where the page already is, once what it leads to was folded again
+document.addEventListener("click", (event) => {  // links within the page keep the choice of methods
   const link = event.target.closest?.("a[href^='#']");
-  if (link && link.getAttribute("href") === location.hash) follow();
+  if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  const href = withChoice(link.getAttribute("href")), isHere = href === location.hash;
+  if (!isHere && !picked.size) return;  // the browser follows it
+  event.preventDefault();
+  if (!isHere) history.pushState(null, "", href);
+  follow(true);  // also where the page already is, once what it leads to was folded again
 });
-addEventListener("hashchange", follow);
-follow();
+for (const table of document.querySelectorAll("table")) reach(table);
+addEventListener("hashchange", () => follow());
+follow(true);

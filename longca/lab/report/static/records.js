@@ -2,7 +2,7 @@
 const COLUMNS = facts.columns, FILTERS = Object.fromEntries(facts.filters.map((filter) => [filter.name, filter.column]));
 const shownIn = {  // what more than a text stands in a column of this kind
   cell: (record) => element("button", { type: "button", class: "open", "aria-expanded": "false" }, record.cell_id.slice(0, 8)),
-  method: (record) => method(record.method),
+  method: (record) => methodLink(record.method),
   mask: (record) => element("span", {}, picture(record.mask), record.mask_label),
   status: (record) => element("span", { class: "status" }, icon(record.status), record.status),
 };
@@ -20,13 +20,6 @@ for (const { name, label, options } of choices) {  // a list of boxes for each c
   $("#boxes").append(filter);
 }
 const words = () => form.elements.q.value.toLowerCase().split(/\s+/).filter(Boolean);
-document.addEventListener("click", (event) => {
-  for (const open of form.querySelectorAll("details[open]")) if (!open.contains(event.target)) open.open = false;
-});
-document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  for (const open of form.querySelectorAll("details[open]")) open.open = false;
-});
 COLUMNS.forEach((column, index) => {
   const button = element("button", { type: "button" }, column.title);
   button.addEventListener("click", () => {
@@ -46,7 +39,7 @@ const compare = (a, b) => {
   return sort.down ? -order : order;
 };
 const draw = () => {
-  chosen = records;
+  chosen = records.filter((record) => isPicked(record.method));
   for (const name of names) {
     const wanted = checked(name), shown = form.querySelector(`[data-filter="${name}"] b`);
     shown.textContent = wanted.length > 1 ? ` ${wanted.length}` : wanted.length ? ` ${wanted[0]}` : "";
@@ -147,9 +140,14 @@ const store = () => {
 routes.push(["cell-", (rest) => {
   const record = records.find((r) => r.anchor === decodeURIComponent(rest));
   if (!record) {
-    notice(`There is no record '${decodeURIComponent(rest)}' on this page: the link is of other records, or it is incomplete.`);
+    notice(fill(facts.notices.record, { asked: decodeURIComponent(rest) }));
     scrollTo(0, 0);
     return;
+  }
+  if (!isPicked(record.method)) {
+    picked = new Set();
+    address(`#${place}`);
+    apply();
   }
   if (!chosen.includes(record)) {
     clear();
@@ -174,7 +172,7 @@ routes.push(["records?", (rest) => {
   }
   draw();
   $("#records").scrollIntoView();
-  if (unknown.length) notice(`The address asks for records with ${unknown.join(", ")}; there are none on this page.`);
+  if (unknown.length) notice(fill(facts.notices.records, { asked: unknown.join(", ") }));
 }]);
 const clear = () => {
   for (const box of form.querySelectorAll("input[type=checkbox]")) box.checked = false;
@@ -182,18 +180,9 @@ const clear = () => {
   sort = { column: -1, down: false };
   first = 0;
 };
-const copied = async (button, text) => {
-  const was = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Copy it by hand";
-  }
-  setTimeout(() => { button.textContent = was; }, 2000);
-};
 form.addEventListener("input", () => { first = 0; store(); draw(); });
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener("reset", (event) => { event.preventDefault(); clear(); store(); draw(); });
 $("#copy").addEventListener("click", (event) => copied(event.target, location.href));
+drawnByScript.push(() => { first = 0; draw(); });
 draw();
