@@ -33,9 +33,9 @@ class Shard:
     """The cells of one job: of kernels on one device, of context parallelism, or on one machine of both."""
 
     name: str
-    """part of file names: kind, kernel or number of ranks if there is only one, number"""
+    """part of file names: kind or "all", kernel or number of ranks if there is only one, number"""
     kind: Literal["kernel", "cp"]
-    """"cp" if any of its cells is of context parallelism"""
+    """cp if any of its cells is of context parallelism"""
     world: int
     """largest number of ranks of a cell"""
     cells: tuple[Cell, ...]
