@@ -76,19 +76,32 @@ def _without(text: str, values: Sequence[str]) -> str:
 
 def data_without_secrets(data: Any) -> Any:
     """The same for every text of JSON data. Data without a secret are returned as they are, not copied."""
-    return _data_without(data, _values(os.environ))  # looked up once: a record has hundreds of texts
+    values = _values(os.environ)  # looked up once: a record has hundreds of texts
+    return _data_without(data, values) if _has_secret(data, values) else data
+
+
+def _has_secret(data: Any, values: Sequence[str]) -> bool:
+    """True if a text of JSON data, be it a key, has a secret. Nothing is built: nearly all data have none."""
+    parts, texts = [data], set[str]()
+    while parts:
+        part = parts.pop()
+        if isinstance(part, str):
+            texts.add(part)
+        elif isinstance(part, dict):
+            texts.update(part)
+            parts.extend(part.values())
+        elif isinstance(part, (list, tuple)):
+            parts.extend(part)
+    return any(_without(text, values) != text for text in texts)
 
 
 def _data_without(data: Any, values: Sequence[str]) -> Any:
     if isinstance(data, str):
         return _without(data, values)
     if isinstance(data, dict):
-        new: Any = {_without(key, values): _data_without(value, values) for key, value in data.items()}
-        same = all(value is old for value, old in zip(new.values(), data.values(), strict=False))
-        return data if same and list(new) == list(data) else new
+        return {_without(key, values): _data_without(value, values) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        parts = [_data_without(part, values) for part in data]
-        return data if all(part is old for part, old in zip(parts, data, strict=True)) else type(data)(parts)
+        return type(data)(_data_without(part, values) for part in data)
     return data
 
 

@@ -8,9 +8,9 @@ import pytest
 from tests.helpers.forked import snakemake
 
 KERNELS, ONE_NODE, TWO_NODES, ALL_HERE = (
-    f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4", "cp-0")
+    f"run quick --shard {shard}" for shard in ("kernel-", "cp-w2", "cp-w4", "all-0")
 )
-MEASURING = {"slurm": (KERNELS, ONE_NODE, TWO_NODES), "workflow/profiles/local": (KERNELS, ALL_HERE)}
+MEASURING = {"slurm": (KERNELS, ONE_NODE, TWO_NODES), "workflow/profiles/local": (ALL_HERE,)}
 OTHERS = ("data sample", "data masks", "export", "report")
 
 

@@ -30,7 +30,9 @@ def test_dry_run(profile, study, with_apptainer, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for stage in STAGES:
-        assert f"\n{stage} " in done.stdout, f"no job of stage {stage}"
+        # on one machine one job measures both
+        is_due = stage != "kernels" or profile == "slurm"
+        assert (f"\n{stage} " in done.stdout) == is_due, f"jobs of stage {stage}"
 
 
 def test_make_reports_the_study_that_it_is_given(tmp_path):

@@ -1,4 +1,5 @@
 # Measures context parallelism: one process a rank. A job on one node starts its ranks itself, one on several by srun.
+# On one machine the same job measures all kernels, too.
 rule cp:
     input:
         STUDY_FILE,
@@ -9,7 +10,7 @@ rule cp:
     log:
         RESULTS / "logs/{shard}.log",
     wildcard_constraints:
-        shard="cp-.+",
+        shard="(cp|all)-.+",
     container:
         outside
     threads: workflow.resource_settings.cores or SITE.cores_per_gpu

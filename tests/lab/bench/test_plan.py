@@ -43,17 +43,17 @@ def test_every_cell_is_in_one_job_of_its_kernel_or_its_number_of_ranks():
     assert shards(cells, 2.0) == pieces
 
 
-def test_one_machine_has_one_job_of_kernels_and_one_of_context_parallelism():
-    cells = [*many(300), *(cp_cell("ulysses", world, seqlen=64) for world in (2, 4))]
-    pieces = shards_of_one_machine(cells)
-    assert [(piece.name, piece.kind, piece.world) for piece in pieces] == [
-        ("kernel-0", "kernel", 1),
-        ("cp-0", "cp", 4),
-    ]
-    assert [cell for piece in pieces for cell in piece.cells] == cells
-    assert not {piece.name for piece in pieces} & {piece.name for piece in shards(cells, 2.0)}, (
-        "`longca run --shard` takes both"
-    )
+def test_one_machine_has_one_job():
+    kernels, ranks = [*many(300)], [cp_cell("ulysses", world, seqlen=64) for world in (2, 4)]
+    for cells, job in (
+        (kernels, ("kernel-0", "kernel", 1)),
+        (ranks, ("cp-0", "cp", 4)),
+        ([*kernels, *ranks], ("all-0", "cp", 4)),
+    ):
+        (piece,) = shards_of_one_machine(cells)
+        assert (piece.name, piece.kind, piece.world) == job and list(piece.cells) == cells
+        assert piece.name not in {each.name for each in shards(cells, 2.0)}, "`longca run --shard` takes both"
+    assert shards_of_one_machine([]) == []
 
 
 def test_a_long_cell_is_a_job_of_its_own():

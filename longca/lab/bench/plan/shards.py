@@ -31,11 +31,12 @@ Measured = Measure | Callable[[Cell], Measure] | None
 
 @dataclass(frozen=True)
 class Shard:
-    """The cells of one job: of kernels on one device, or of context parallelism."""
+    """The cells of one job: of kernels on one device, of context parallelism, or on one machine of both."""
 
     name: str
-    """part of file names: kind, kernel or number of ranks if there is only one, number"""
+    """part of file names: kind or "all", kernel or number of ranks if there is only one, number"""
     kind: Literal["kernel", "cp"]
+    """cp if any of its cells is of context parallelism"""
     world: int
     """largest number of ranks of a cell"""
     cells: tuple[Cell, ...]
@@ -188,17 +189,15 @@ def playoff_minutes(cells: Iterable[Cell], rules: PlayoffRules, rate_flops: floa
 def shards_of_one_machine(
     cells: Iterable[Cell], rate_flops: float = RATE_FLOPS, measure: Measured = None
 ) -> list[Shard]:
-    """One job of all kernels and one of context parallelism. More jobs could not run at the same time and
-    would start more processes.
+    """One job of all cells, "all-0", or "kernel-0" or "cp-0" where they are of one kind. More jobs could not
+    run at the same time and would start more processes: each its runner, its judge and its workers.
 
-    The cells of all kernels are then also in one random order (`longca.lab.bench.run.runner.shuffled`).
+    The cells are then also in one random order (`longca.lab.bench.run.runner.shuffled`).
     """
-    kinds: dict[str, list[Cell]] = {}
-    for cell in cells:
-        kinds.setdefault(cell.kind, []).append(cell)
-    return [
-        shard for kind, group in kinds.items() for shard in _cut(kind, group, math.inf, rate_flops, measure)
-    ]
+    together = list(cells)
+    kinds = {cell.kind for cell in together}
+    name = kinds.pop() if len(kinds) == 1 else "all"
+    return _cut(name, together, math.inf, rate_flops, measure)
 
 
 def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measure: Measured) -> list[Shard]:
@@ -217,7 +216,7 @@ def _cut(name: str, cells: list[Cell], minutes: float, rate_flops: float, measur
     return [
         Shard(
             f"{name}-{number}",
-            cells[0].kind,
+            "cp" if any(cell.kind == "cp" for cell in members) else "kernel",
             max(cell.world for cell in members),
             tuple(members),
             seconds / 60,

@@ -55,10 +55,10 @@ class Progress:
     def begin(self, cell: Cell) -> None:
         """Called when the measurement of a cell starts."""
 
-    def end(self, record: Record) -> None:
-        """Called with the record of a finished cell."""
+    def end(self, record: Record, score: Score | None = None) -> None:
+        """Called with the record of a finished cell, and with its score where that is known already."""
         self.counts[record.outcome.status] += 1
-        self.board.add(Score.of(record))
+        self.board.add(score or Score.of(record))
 
     def start_playoffs(self, num_due: int, num_kept: int) -> None:
         """Called after the last cell, before the first play-off."""
@@ -145,8 +145,8 @@ class PlainProgress(Progress):
             f"do"
         )
 
-    def end(self, record: Record) -> None:
-        super().end(record)
+    def end(self, record: Record, score: Score | None = None) -> None:
+        super().end(record, score)
         total = str(self.num_cells - self.num_kept)
         head = f"{self.num_done:>{len(total)}}/{total} eta {self.eta}  "
         self._say(self.line(get_terminal_size().columns if self.stream.isatty() else None, head))
@@ -217,8 +217,8 @@ class RichProgress(Progress):
     def begin(self, cell: Cell) -> None:
         self._cell = cell
 
-    def end(self, record: Record) -> None:
-        super().end(record)
+    def end(self, record: Record, score: Score | None = None) -> None:
+        super().end(record, score)
         self._cell = None
         status = record.outcome.status
         if status in (*GROUPS["ok"], *FAILED):
@@ -281,10 +281,11 @@ class Both(Progress):
         for part in self.parts:
             part.begin(cell)
 
-    def end(self, record: Record) -> None:
-        super().end(record)
+    def end(self, record: Record, score: Score | None = None) -> None:
+        score = score or Score.of(record)
+        super().end(record, score)
         for part in self.parts:
-            part.end(record)
+            part.end(record, score)
 
     def start_playoffs(self, num_due: int, num_kept: int) -> None:
         for part in self.parts:
