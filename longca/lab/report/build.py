@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from longca.core.errors import UserError
 from longca.core.hardware import Hardware, load_hardware
@@ -38,7 +38,8 @@ from longca.lab.store.environments.listings import Environments
 from longca.lab.store.environments.summary import summary_of
 from longca.lab.store.export import EXPORTED, export_files
 from longca.lab.store.files import replace_file
-from longca.lab.store.table import columns, frame, to_report
+from longca.lab.store.rows.record_table import RecordTable
+from longca.lab.store.table import frame, to_report
 from longca.lab.store.text import percent
 from longca.lab.studies.record import Record
 from longca.lab.studies.samples.statistics import NOISY
@@ -70,8 +71,17 @@ LEVELS = (
 )
 
 
+class Built(NamedTuple):
+    """A page that was written, and what it decided."""
+
+    path: Path
+    table: pd.DataFrame
+    """of the records, with labels"""
+    decision: views.Decision | None
+
+
 def build(
-    records: Iterable[Record],
+    records: RecordTable | Iterable[Record],
     problems: Sequence[UnusableFile],
     out: Path,
     *,
@@ -81,6 +91,22 @@ def build(
     environments: Environments | None = None,
     lists: Sequence[Path] | None = None,
 ) -> Path:
+    """Write the page of `build_page`, and return its path."""
+    more: dict[str, Any] = {"hardware": hardware, "sources": sources, "environments": environments}
+    return build_page(records, problems, out, study_title=study_title, lists=lists, **more).path
+
+
+def build_page(
+    records: RecordTable | Iterable[Record],
+    problems: Sequence[UnusableFile],
+    out: Path,
+    *,
+    study_title: str,
+    hardware: Hardware | None = None,
+    sources: Sequence[Path] = (),
+    environments: Environments | None = None,
+    lists: Sequence[Path] | None = None,
+) -> Built:
     """Write the page to `out`, and next to `report.html` its figures to `figures/` and missing tables of
     records.
 
@@ -102,12 +128,13 @@ def build(
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
     environments = Environments() if environments is None else environments
-    values = columns(everything, hardware)
+    values = everything.with_related(hardware)
     whole = with_predictions(frame(values), everything)
     table = labelled(whole)
-    ordered = [record for record, beside in zip(everything, is_beside(whole), strict=True) if not beside]
+    ordered = everything.take((~is_beside(whole)).to_numpy().nonzero()[0])
     beside = out.parent if out.name == "report.html" else None
     downloads = _downloads(export_files(everything, values, environments), beside) if beside else []
+    del values, whole
 
     methods = _methods(table)
     variables = {method: look.variable for method, look in looks(methods).items()}
@@ -128,7 +155,7 @@ def build(
             *table.cell_id[table.is_control.astype(bool)],
         },
     )
-    records_shown, table_shown = [ordered[row] for row in shown], table.iloc[shown]
+    records_shown, table_shown = ordered.take(shown), table.iloc[shown]
     # the first row of a cell with several records
     rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
     names = dict(zip(table.mask_label, table["mask"], strict=True))
@@ -216,7 +243,7 @@ def build(
         text = template.render(fields_of(page.frame, whole_page)).encode()
         if len(text) <= MAX_BYTES:
             break
-    return replace_file(out, text)
+    return Built(replace_file(out, text), table, decision)
 
 
 def _decided(decision: views.Decision, rows: Mapping[str, int], unit: Unit) -> Decided:
