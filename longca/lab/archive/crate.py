@@ -173,8 +173,8 @@ def _runs(table: RecordTable, study_file: str, digests: list[str]) -> list[Json]
     """One action for each run, which ends with its last cell."""
     by_run: dict[str, list[tuple[str, str, float]]] = {}
     columns = (table.values(name) for name in ("run_id", "container", "started_at", "seconds"))
-    for run_id, *cell in zip(*columns, strict=True):
-        by_run.setdefault(run_id, []).append(cell)
+    for run_id, container, start, seconds in zip(*columns, strict=True):
+        by_run.setdefault(run_id, []).append((container, start, seconds))
     actions = []
     for run_id, cells in sorted(by_run.items()):
         used = {container for container, _, _ in cells}
