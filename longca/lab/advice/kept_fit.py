@@ -59,7 +59,12 @@ def fit_sources(sources: Sequence[Path]) -> tuple[FittedKernels, list[UnusableFi
         f"{platform.python_version()} {np.__version__}",
         table.digest(),
     )
-    content = kept_answer(folder / NAME, causes, lambda: asdict(fit_records(_light(table))))
+
+    def fit() -> dict[str, Any]:
+        in_folder = sorted(_light(table), key=lambda record: record.cell_id)  # sums depend on the order
+        return asdict(fit_records(in_folder))
+
+    content = kept_answer(folder / NAME, causes, fit)
     return replace(fitted_from(content), records=names), loaded.problems
 
 
