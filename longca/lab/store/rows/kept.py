@@ -148,6 +148,8 @@ def _read(path: Path) -> _Kept | None:
         return None
     start = DIGEST + 1 + len(line) + 1
     end = start + head.num_bytes
+    if end + sum(size for _, _, size in head.blocks) != len(content):
+        return None
     return _parsed(content[start:end], Texts(list(_blocks(content[end:], head.blocks))))
 
 
