@@ -98,6 +98,8 @@ class RecordTable:
     def take(self, rows: Sequence[int] | np.ndarray) -> RecordTable:
         """These rows, in this order."""
         chosen = np.asarray(rows, dtype=np.int64)
+        if len(chosen) == len(self) and (chosen == np.arange(len(self))).all():
+            return self  # without a second copy
         return RecordTable(self.columns.take(chosen), self.texts, self.rows[chosen])
 
     def __add__(self, other: RecordTable) -> RecordTable:
