@@ -43,7 +43,7 @@ class OpenedRecords(NamedTuple):
 
 
 class OpenedRows(NamedTuple):
-    """The same as rows, which take a tenth of the memory."""
+    """The same as rows, which take a fraction of the memory."""
 
     title: str
     folder: Path

@@ -1,6 +1,6 @@
 """The rows of a study's cells, kept in a file beside them with checksums.
 
-Reading and checking 100,000 records takes 20 s, and deriving their columns as long. So rows are kept with the
+Reading and checking 100,000 records and deriving their columns takes half a minute. So rows are kept with the
 size, time and inode of each cell's file, and a cell is read again when one of these differs. A cell that was
 written less than `SETTLED_NS` before it was read is read again, too: clocks of file systems have ticks, and a
 second write in the same tick would not be seen. The file has the SHA-256 of its content; one that is damaged,

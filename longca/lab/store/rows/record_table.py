@@ -1,6 +1,7 @@
 """Records as columns and compressed texts: what pages and exports of many records are made from.
 
-100,000 records take 2 GB as objects and 0.2 GB here. A record is decoded again where it is needed whole.
+100,000 records take more than a gigabyte as objects, and a fraction of it here. A record is decoded again
+where it is needed whole.
 """
 
 from __future__ import annotations
