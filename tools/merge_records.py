@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from longca.core import Hardware, UserError
-from longca.lab.store import View, replace_file
+from longca.core import Hardware, UserError, load_hardware
+from longca.lab.store import RecordTable, View, replace_file
 from longca.lab.store.beside.repeats import unit_of
 from longca.lab.store.export import export_files
 from longca.lab.store.load import Loaded, load
-from longca.lab.store.table import columns, in_order
 from longca.lab.store.text import plural
 from longca.lab.studies import Record, load_study
 from longca.lab.studies.playoff.case import case_id
@@ -222,8 +221,9 @@ def _merged_file(file: Path, home: Sequence[Path], study: str, dry_run: bool) ->
     ):
         lines += [f"{number:6,}  of {method}: {what}" for method, number in sorted(counts.items())]
     if not dry_run:
-        ordered = in_order(merged.records)
-        replace_file(file, export_files(ordered, columns(ordered), environments)["records.parquet"])
+        table = RecordTable.of(merged.records).in_order()
+        whole = table.with_related(load_hardware())
+        replace_file(file, export_files(table, whole, environments)["records.parquet"])
     return "\n".join(
         [*lines, f"{len(merged.records):6,}  records {'would be' if dry_run else 'are'} in {file}"]
     )

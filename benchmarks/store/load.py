@@ -44,13 +44,23 @@ class Asked(NamedTuple):
     limit_gib: float | None = None
 
 
+GIB = 1.0  # of memory, for each command
 COMMANDS = (
-    Asked("status", "after a copy: all is read", None),
-    Asked("status", "", 2.0),
-    Asked("run", "with nothing to do", 5.0),
-    Asked("export", "", 30.0),
-    Asked("report", "", 60.0, 2.0),
+    Asked("status", "after a copy: all is read", None, GIB),
+    Asked("status", "", 1.0, GIB),
+    Asked("run", "with nothing to do", 3.0, GIB),
+    Asked("export", "after a copy: all is read", None, GIB),
+    Asked("export", "", 15.0, GIB),
+    Asked("report", "", 30.0, GIB),
+    Asked("archive", "", 40.0, GIB),
+    Asked("verify", "", 40.0, GIB),
+    Asked("advise", "on these records, after a copy", None, GIB),
+    Asked("advise", "on these records", 15.0, GIB),
 )
+OF_OTHER_ARGUMENTS = {
+    "verify": ("results/load.tar.gz",),
+    "advise": ("-m", "causal", "-s", "128K", "-w", "8", "--records", "results/load"),
+}
 
 
 def main() -> None:
@@ -92,7 +102,8 @@ def measured(folder: Path, count: int) -> dict[str, Any]:
 
 def _timed(command: str, folder: Path) -> dict[str, float]:
     """Seconds, CPU seconds of all its processes, and the most memory of one of them in MiB."""
-    words = [sys.executable, "-m", "longca", command, f"{STUDY}.yaml", "--results", "results"]
+    usual = (f"{STUDY}.yaml", "--results", "results")
+    words = [sys.executable, "-m", "longca", command, *OF_OTHER_ARGUMENTS.get(command, usual)]
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT.parent), "CI": "1", "LONGCA_DEVICE": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", TIMER, *words],

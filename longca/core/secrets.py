@@ -59,7 +59,9 @@ def without_secrets(text: str, environ: Mapping[str, str] | None = None) -> str:
     """The text with `***` for what looks like a secret: the user and password of a URL, a value behind a name
     like `password` or `HF_TOKEN`, tokens of a known form, private keys, and the values of variables of the
     environment that are named like secrets."""
-    return _without(text, _values(os.environ if environ is None else environ))
+    if not text:
+        return text
+    return _without(text, hidden_values(os.environ if environ is None else environ))
 
 
 def _without(text: str, values: Sequence[str]) -> str:
@@ -76,13 +78,14 @@ def _without(text: str, values: Sequence[str]) -> str:
 
 def data_without_secrets(data: Any) -> Any:
     """The same for every text of JSON data. Data without a secret are returned as they are, not copied."""
-    values = _values(os.environ)  # looked up once: a record has hundreds of texts
+    values = hidden_values(os.environ)  # looked up once: a record has hundreds of texts
     return _data_without(data, values) if _has_secret(data, values) else data
 
 
 def _has_secret(data: Any, values: Sequence[str]) -> bool:
     """True if a text of JSON data, be it a key, has a secret. Nothing is built: nearly all data have none."""
-    parts, texts = [data], set[str]()
+    parts = [data]
+    texts = set[str]()
     while parts:
         part = parts.pop()
         if isinstance(part, str):
@@ -113,7 +116,8 @@ def bytes_without_secrets(content: bytes) -> bytes:
     return content if hidden is text or hidden == text else hidden.encode("utf-8", "surrogateescape")
 
 
-def _values(environ: Mapping[str, str]) -> tuple[str, ...]:
+def hidden_values(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of variables that are named like secrets, the longest first."""
     return _values_of(
         tuple(
             (name, value)

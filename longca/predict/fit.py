@@ -180,13 +180,14 @@ def _fit(samples: Sequence[Sample]) -> _Fit:
     weights = 1 / np.sqrt(
         _repeats([(sample.mask, sample.seqlen, *sample.labels.values()) for sample in samples])
     )
+    boosted = {throttle: at_full_clock(measured, throttle)[:, None] for throttle in THROTTLES}
     fits = []
     for shape, amounts in _distinct(samples):
         if len({sample.heads_per_kv for sample in samples}) == 1:
             # the number of heads for each KV head is constant: the two cannot be distinguished
             amounts[:, UNSHARED] = 0
         for throttle in THROTTLES:
-            relative = amounts / at_full_clock(measured, throttle)[:, None] * weights[:, None]
+            relative = amounts / boosted[throttle] * weights[:, None]
             costs, miss = non_negative(relative, weights)
             fits.append(_Fit(shape, throttle, costs, miss))
     return min(fits, key=lambda fit: fit.miss)

@@ -91,36 +91,40 @@ def load_fitted(path: Path = REFERENCE) -> FittedKernels:
         UserError: the file is missing or invalid.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        models = tuple(
-            KernelModel(
-                **{
-                    **entry,
-                    "form": tuple(entry["form"]),
-                    "shape": TileShape(**entry["shape"]),
-                    "by_mask": Interval(**entry["by_mask"]),
-                    "by_length": Interval(**entry["by_length"]),
-                }
-            )
-            for entry in content["models"]
-        )
-        strategies = {name: Interval(**entry) for name, entry in content.get("strategies", {}).items()}
-        return FittedKernels(
-            content["device"],
-            tuple(content["records"]),
-            models,
-            content["ranks"],
-            strategies,
-            content.get("rests", False),
-            tuple(content.get("other_protocol", ())),
-            {kernel: tuple(kinds) for kernel, kinds in content.get("parts", {}).items()},
-        )
+        return fitted_from(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"'{path}' holds no fitted kernels",
             why=" ".join(str(error).split())[:120],
             todo="`python -m tools.fitted` makes them",
         ) from None
+
+
+def fitted_from(content: Mapping[str, Any]) -> FittedKernels:
+    """The models in parsed JSON. Raises ValueError, KeyError or TypeError if they are not there."""
+    models = tuple(
+        KernelModel(
+            **{
+                **entry,
+                "form": tuple(entry["form"]),
+                "shape": TileShape(**entry["shape"]),
+                "by_mask": Interval(**entry["by_mask"]),
+                "by_length": Interval(**entry["by_length"]),
+            }
+        )
+        for entry in content["models"]
+    )
+    strategies = {name: Interval(**entry) for name, entry in content.get("strategies", {}).items()}
+    return FittedKernels(
+        content["device"],
+        tuple(content["records"]),
+        models,
+        content["ranks"],
+        strategies,
+        content.get("rests", False),
+        tuple(content.get("other_protocol", ())),
+        {kernel: tuple(kinds) for kernel, kinds in content.get("parts", {}).items()},
+    )
 
 
 def fitted_on(names: Container[str]) -> FittedKernels | None:

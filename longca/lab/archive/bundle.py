@@ -16,9 +16,8 @@ from longca.lab.archive.packing import BundleFile, pack
 from longca.lab.archive.page import page_files
 from longca.lab.archive.project import MEASURED, PLUGINS, plugin_files, project_files
 from longca.lab.archive.provenance import Provenance
-from longca.lab.store import UnusableFile, replace_file
+from longca.lab.store import LoadedRows, UnusableFile, replace_file
 from longca.lab.store.environments import own_lists
-from longca.lab.store.load import Loaded
 from longca.lab.store.text import plural
 from longca.lab.studies import Config, Study
 from longca.lab.studies.checkout import COMMIT_FILE, described
@@ -50,7 +49,7 @@ class Bundle:
 
 
 def write_bundle(
-    study: Study, study_file: Path, config: Config, results: Path, loaded: Loaded, out: Path
+    study: Study, study_file: Path, config: Config, results: Path, loaded: LoadedRows, out: Path
 ) -> Bundle:
     """Write one file with which the study can be checked and repeated. Equal records and code give equal
     bytes.
@@ -69,12 +68,12 @@ def write_bundle(
         "config/config.yaml": BundleFile(_config(study, config, entries)),
     }
     entries |= _measured(study, loaded, results, ROOT)
-    facts = provenance.provenance(study, loaded.all_records, entries)
+    facts = provenance.provenance(study, loaded.table, entries)
     entries[provenance.NAME] = BundleFile(facts.model_dump_json(indent=1).encode() + b"\n")
     entries["BUNDLE.md"] = BundleFile(_readme(facts, any(path.startswith(f"{PLUGINS}/") for path in entries)))
     if facts.source.git_sha:
         entries[COMMIT_FILE] = BundleFile(described(facts.source).encode() + b"\n")
-    entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.all_records, dict(sorted(entries.items()))))
+    entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.table, dict(sorted(entries.items()))))
     entries[manifest.NAME] = BundleFile(
         manifest.manifest({path: entry.content for path, entry in entries.items()})
     )
@@ -98,7 +97,7 @@ def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
         )
 
 
-def _measured(study: Study, loaded: Loaded, results: Path, root: Path) -> dict[str, BundleFile]:
+def _measured(study: Study, loaded: LoadedRows, results: Path, root: Path) -> dict[str, BundleFile]:
     """The page with figures and tables, rebuilt from the records, and the files with sampled documents and
     masks."""
     made = page_files(loaded, study.title or study.name, root / "config/hardware.yaml", own_lists(root))

@@ -9,7 +9,7 @@ Sources: https://www.researchobject.org/ro-crate/specification/1.1/,
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any
@@ -21,7 +21,7 @@ from longca.lab.archive.packing import BundleFile
 from longca.lab.archive.project import MEASURED
 from longca.lab.archive.provenance import NAME as PROVENANCE
 from longca.lab.archive.provenance import Provenance
-from longca.lab.studies import Record
+from longca.lab.store import RecordTable
 
 NAME = "ro-crate-metadata.json"
 CONTEXT = ["https://w3id.org/ro/crate/1.1/context", "https://w3id.org/ro/terms/workflow-run/context"]
@@ -69,14 +69,14 @@ ABOUT = {
 Json = dict[str, Any]
 
 
-def crate(facts: Provenance, records: Iterable[Record], files: Mapping[str, BundleFile]) -> bytes:
+def crate(facts: Provenance, table: RecordTable, files: Mapping[str, BundleFile]) -> bytes:
     """The content of ro-crate-metadata.json for a bundle with these files."""
     described = [
         path
         for path in files
         if path.startswith((f"{MEASURED}/", "config/", "containers/")) or path in DESCRIBED
     ]
-    runs = _runs(list(records), f"config/studies/{facts.study}.yaml", [count.what for count in facts.images])
+    runs = _runs(table, f"config/studies/{facts.study}.yaml", [count.what for count in facts.images])
     images = [_image(count.what) for count in facts.images]
     citation = yaml.safe_load(files["CITATION.cff"].content) if "CITATION.cff" in files else {}
     licence = _licence(citation)
@@ -171,16 +171,17 @@ def _image(digest: str) -> Json:
     }
 
 
-def _runs(records: list[Record], study_file: str, digests: list[str]) -> list[Json]:
+def _runs(table: RecordTable, study_file: str, digests: list[str]) -> list[Json]:
     """One action for each run, which ends with its last cell."""
-    by_run: dict[str, list[Record]] = {}
-    for record in records:
-        by_run.setdefault(record.run_id, []).append(record)
+    by_run: dict[str, list[tuple[str, str, float]]] = {}
+    columns = (table.values(name) for name in ("run_id", "container", "started_at", "seconds"))
+    for run_id, container, start, seconds in zip(*columns, strict=True):
+        by_run.setdefault(run_id, []).append((container, start, seconds))
     actions = []
     for run_id, cells in sorted(by_run.items()):
-        used = {cell.environment.software.container for cell in cells if cell.environment}
+        used = {container for container, _, _ in cells}
         ends = [
-            datetime.fromisoformat(cell.started_at) + timedelta(seconds=round(cell.seconds)) for cell in cells
+            datetime.fromisoformat(start) + timedelta(seconds=round(seconds)) for _, start, seconds in cells
         ]
         action: Json = {
             "@id": f"#run-{run_id}",
@@ -189,7 +190,7 @@ def _runs(records: list[Record], study_file: str, digests: list[str]) -> list[Js
             "description": f"Checks and timings of {len(cells)} cells by longca, all in one run",
             "agent": {"@id": AUTHORS},
             "instrument": {"@id": "Snakefile"},
-            "startTime": min(cell.started_at for cell in cells),
+            "startTime": min(start for _, start, _ in cells),
             "endTime": max(ends).isoformat(),
             "object": {"@id": study_file},
             "result": {"@id": f"{MEASURED}/records.parquet"},

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from longca.core import load_hardware
 from longca.lab.report.build import build
-from longca.lab.store.load import Loaded
+from longca.lab.store import LoadedRows
 
 
-def page_files(loaded: Loaded, title: str, hardware: Path, lists: Sequence[Path]) -> dict[str, bytes]:
+def page_files(loaded: LoadedRows, title: str, hardware: Path, lists: Sequence[Path]) -> dict[str, bytes]:
     """Path → content. Equal records, hardware file, image lists, code and packages give equal bytes. Raises
     UserError."""
     with tempfile.TemporaryDirectory() as name:
         build(
-            loaded.all_records,
+            loaded.table,
             (),
             Path(name) / "report.html",
             study_title=title,

@@ -11,7 +11,8 @@ from longca.core import VERSION, Frozen
 from longca.lab.archive.manifest import sha256
 from longca.lab.archive.packing import BundleFile
 from longca.lab.code import source_digest
-from longca.lab.studies import Record, Source, Study
+from longca.lab.store import RecordTable, environments_of
+from longca.lab.studies import Source, Study
 from longca.lab.studies.checkout import source
 
 NAME = "provenance.json"
@@ -71,7 +72,7 @@ class Provenance(Frozen):
     page: PageMaker
 
 
-def provenance(study: Study, records: Iterable[Record], files: Mapping[str, BundleFile]) -> Provenance:
+def provenance(study: Study, table: RecordTable, files: Mapping[str, BundleFile]) -> Provenance:
     """The provenance of at least one record, and of the project's files."""
     return Provenance(
         study=study.name,
@@ -82,38 +83,37 @@ def provenance(study: Study, records: Iterable[Record], files: Mapping[str, Bund
             path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")
         },
         page=page_maker(),
-        **of_records(records),
+        **of_records(table),
     )
 
 
-def of_records(records: Iterable[Record]) -> dict[str, Any]:
+def of_records(table: RecordTable) -> dict[str, Any]:
     """The fields that follow only from the records, at least one."""
-    records = list(records)
-    taken = [record.environment for record in records if record.environment]
-    starts = sorted(record.started_at for record in records)
+    taken = [(environment, count) for environment, count in environments_of(table) if environment is not None]
+    starts = sorted(table.values("started_at"))
     return {
-        "num_records": len(records),
-        "statuses": dict(sorted(Counter(record.outcome.status for record in records).items())),
+        "num_records": len(table),
+        "statuses": dict(sorted(Counter(table.values("status")).items())),
         "first": starts[0],
         "last": starts[-1],
-        "measured_by": _counted(environment.source.model_dump() for environment in taken),
+        "measured_by": _counted((each.source.model_dump(), count) for each, count in taken),
         "images": _counted(
-            environment.software.container for environment in taken if environment.software.container
+            (each.software.container, count) for each, count in taken if each.software.container
         ),
         "measured_locks": _counted(
-            environment.software.lock for environment in taken if environment.software.lock
+            (each.software.lock, count) for each, count in taken if each.software.lock
         ),
-        "jobs": _counted(environment.slurm_job for environment in taken if environment.slurm_job),
-        "software": _counted(environment.software.model_dump() for environment in taken),
+        "jobs": _counted((each.slurm_job, count) for each, count in taken if each.slurm_job),
+        "software": _counted((each.software.model_dump(), count) for each, count in taken),
         "environments": _counted(
-            digest
-            for environment in taken
-            for digest in sorted({rank.installed for rank in environment.ranks})
+            (digest, count)
+            for each, count in taken
+            for digest in sorted({rank.installed for rank in each.ranks})
         ),
         "nodes": _counted(
-            node.model_dump()
-            for environment in taken
-            for node in {node.model_dump_json(): node for node in environment.nodes}.values()
+            (node.model_dump(), count)
+            for each, count in taken
+            for node in {node.model_dump_json(): node for node in each.nodes}.values()
         ),
     }
 
@@ -128,6 +128,9 @@ def page_maker() -> PageMaker:
     )
 
 
-def _counted(things: Iterable[Any]) -> tuple[Count, ...]:
-    counts = Counter(json.dumps(thing, sort_keys=True) for thing in things)
+def _counted(things: Iterable[tuple[Any, int]]) -> tuple[Count, ...]:
+    """Each thing once, with the number of all its records."""
+    counts = Counter[str]()
+    for thing, count in things:
+        counts[json.dumps(thing, sort_keys=True)] += count
     return tuple(Count(what=json.loads(text), num_records=count) for text, count in sorted(counts.items()))

@@ -15,8 +15,7 @@ from longca.lab.archive import manifest, provenance
 from longca.lab.archive.page import page_files
 from longca.lab.archive.project import MEASURED, PLUGINS
 from longca.lab.archive.provenance import PageMaker, Provenance
-from longca.lab.store import UnusableFile
-from longca.lab.store.load import Loaded, load
+from longca.lab.store import LoadedRows, RecordTable, UnusableFile, load_rows
 from longca.lab.store.text import plural
 from longca.lab.studies import load_study
 
@@ -52,7 +51,8 @@ def verify(folder: Path) -> list[Check]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"'{folder / provenance.NAME}' is damaged", why="it is not JSON") from error
     obstacle = _obstacle(folder, listed, RECORDS)
-    loaded = Loaded([], [UnusableFile(folder / RECORDS, obstacle)]) if obstacle else load(folder / RECORDS)
+    problems = [UnusableFile(folder / RECORDS, obstacle)] if obstacle else []
+    loaded = LoadedRows(RecordTable.of(()), problems) if obstacle else load_rows(folder / RECORDS)
     return [
         _files(folder, listed),
         _study(folder, listed, facts, loaded),
@@ -86,7 +86,7 @@ def _files(folder: Path, listed: dict[str, str]) -> Check:
     )
 
 
-def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loaded) -> Check:
+def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: LoadedRows) -> Check:
     path = f"config/studies/{facts.study}.yaml"
     if obstacle := _obstacle(folder, listed, path):
         return Check("study", False, f"{path} {obstacle}: the requested cells are unknown")
@@ -111,7 +111,7 @@ def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Load
         if len(asked) == facts.num_cells
         else (f"{provenance.NAME} says {plural(facts.num_cells, 'cell')}, it has {len(asked):,}",)
     )
-    measured = len({record.cell_id for record in loaded.records} & asked)
+    measured = len(set(loaded.table.take(loaded.own_rows()).values("cell_id")) & asked)
     return Check(
         "study",
         not problems,
@@ -121,28 +121,27 @@ def _study(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Load
     )
 
 
-def _records(facts: Provenance, loaded: Loaded) -> Check:
+def _records(facts: Provenance, loaded: LoadedRows) -> Check:
     problems = [str(problem) for problem in loaded.problems]
-    if len(loaded.all_records) != facts.num_records:
+    if len(loaded.table) != facts.num_records:
         problems.append(
-            f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are "
-            f"{len(loaded.all_records)}"
+            f"{provenance.NAME} says {plural(facts.num_records, 'record')}, there are {len(loaded.table)}"
         )
-    elif loaded.all_records:
+    elif len(loaded.table):
         problems += [
             f"{provenance.NAME} disagrees with the records on: {name}"
-            for name, value in provenance.of_records(loaded.all_records).items()
+            for name, value in provenance.of_records(loaded.table).items()
             if getattr(facts, name) != value
         ]
     return Check(
         "records",
         not problems,
-        f"{plural(len(loaded.all_records), 'record')}, {_outcome(problems, 'all valid')}",
+        f"{plural(len(loaded.table), 'record')}, {_outcome(problems, 'all valid')}",
         tuple(problems),
     )
 
 
-def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loaded) -> Check:
+def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: LoadedRows) -> Check:
     """Rebuild page, figures and tables and compare bytes; if they differ, name the versions that differ."""
     if obstacle := _obstacle(folder, listed, HARDWARE):
         return Check("page", False, f"cannot be rebuilt: {HARDWARE} {obstacle}")

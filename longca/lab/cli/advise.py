@@ -238,18 +238,10 @@ def _fitted(records: list[Path] | None) -> tuple[FittedKernels | None, list[str]
     """The models of these records, and what is wrong with some of them."""
     if not records:
         return None, []
-    from longca.core import UserError
-    from longca.lab.store.load import load
-    from longca.lab.studies.fitting import fit_records
+    from longca.lab.advice import fit_sources
 
-    loaded = load(*records)
-    if loaded.problems and not loaded.records:
-        raise UserError(
-            f"There are no records in '{', '.join(map(str, records))}'", why=str(loaded.problems[0])
-        )
-    return fit_records(loaded.records, tuple(map(str, records))), [
-        str(problem) for problem in loaded.problems
-    ]
+    fitted, problems = fit_sources(records)
+    return fitted, [str(problem) for problem in problems]
 
 
 def _yaml(content: dict[str, Any]) -> str:

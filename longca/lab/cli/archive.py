@@ -29,7 +29,7 @@ def command(
     from longca.lab.archive.packing import SUFFIX
     from longca.lab.archive.signature import check_key
     from longca.lab.archive.signature import sign as sign_bundle
-    from longca.lab.store.load import load
+    from longca.lab.store import load_rows
     from longca.lab.store.text import format_bytes, plural
     from longca.lab.studies import study_path
 
@@ -39,7 +39,7 @@ def command(
     if sign is not None:
         check_key(sign)
     target = out or folder.with_name(f"{chosen.name}{SUFFIX}")
-    bundle = write_bundle(chosen, study_path(config.study), config, folder, load(folder), target)
+    bundle = write_bundle(chosen, study_path(config.study), config, folder, load_rows(folder), target)
     signature = None if sign is None else sign_bundle(bundle.path, sign)
     facts = bundle.facts
     if as_json:

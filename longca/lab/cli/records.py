@@ -15,7 +15,7 @@ from longca.lab.studies.checkout import studies_folder
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.lab.store import UnusableFile
+    from longca.lab.store import LoadedRows, UnusableFile
     from longca.lab.store.environments import Environments
     from longca.lab.store.load import Loaded
     from longca.lab.studies import Record
@@ -41,6 +41,15 @@ class OpenedRecords(NamedTuple):
     """listings of the software that measured"""
 
 
+class OpenedRows(NamedTuple):
+    """The same as rows, which take a fraction of the memory."""
+
+    title: str
+    folder: Path
+    files: list[Path]
+    loaded: LoadedRows
+
+
 def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedRecords:
     """Load the records of one study, or of one or more files.
 
@@ -52,15 +61,7 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
     Raises:
         UserError: there is no such study or file, or several sources are not all files.
     """
-    from longca.core import UserError
-
-    alone = [text for text in sources if not text.endswith(FILES)]
-    if len(sources) > 1 and alone:
-        raise UserError(
-            f"'{alone[0]}' is no file of records",
-            why="only files go together: give one study, or one or more files of records",
-        )
-    places = [_place(text, results) for text in sources or [None]]
+    places = _places(sources, results)
     loaded = load(*(path for _, path in places))
     gc.freeze()  # records stay as long as this process: no collection need look at them
     title, path = places[0]
@@ -74,6 +75,32 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
         loaded.repeats,
         loaded.environments,
     )
+
+
+def open_rows(sources: Sequence[str], results: Path | None = None) -> OpenedRows:
+    """The same records as rows."""
+    from longca.lab.store import load_rows
+
+    places = _places(sources, results)
+    title, path = places[0]
+    return OpenedRows(
+        title,
+        path.parent if path.suffix in FILES else path,
+        [path for _, path in places if path.suffix in FILES],
+        load_rows(*(path for _, path in places)),
+    )
+
+
+def _places(sources: Sequence[str], results: Path | None) -> list[tuple[str, Path]]:
+    from longca.core import UserError
+
+    alone = [text for text in sources if not text.endswith(FILES)]
+    if len(sources) > 1 and alone:
+        raise UserError(
+            f"'{alone[0]}' is no file of records",
+            why="only files go together: give one study, or one or more files of records",
+        )
+    return [_place(text, results) for text in sources or [None]]
 
 
 def open_runs(sources: Sequence[str], results: Path | None = None) -> Loaded:

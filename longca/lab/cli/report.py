@@ -1,18 +1,17 @@
 """The command `longca report`: the page of a study."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longca.lab.cli.options import Json, Results, print_filled, print_json
-from longca.lab.cli.records import open_records
+from longca.lab.cli.records import open_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from longca.lab.studies import Record
+    from longca.lab.report.build import Built
 
 
 def command(
@@ -35,28 +34,29 @@ def command(
 ) -> None:
     """Make one offline HTML page from records alone. Prints its finding, the verdict of its controls, and its
     path."""
-    from longca.lab.report.build import build
+    from longca.lab.report.build import build_page
 
-    opened = open_records(source or [], results)
-    everything = [*opened.records, *opened.playoffs, *opened.repeats]
-    page = build(
-        everything,
-        opened.problems,
+    opened = open_rows(source or [], results)
+    built = build_page(
+        opened.loaded.table,
+        opened.loaded.problems,
         out or opened.folder / "report.html",
         study_title=opened.title,
         sources=opened.files,
-        environments=opened.environments,
+        environments=opened.loaded.environments,
     )
-    texts = ending(everything)
+    texts = ending(built)
+    page = built.path
     if as_json:
         print_json(
             {
                 "page": str(page),
                 "title": opened.title,
                 "finding": texts,
-                "num_records": len(opened.records),
+                "num_records": opened.loaded.num_own,
                 "problems": [
-                    {"path": str(problem.path), "reason": problem.reason} for problem in opened.problems
+                    {"path": str(problem.path), "reason": problem.reason}
+                    for problem in opened.loaded.problems
                 ],
             }
         )
@@ -70,18 +70,10 @@ def command(
         webbrowser.open(page.resolve().as_uri())
 
 
-def ending(records: "Sequence[Record]") -> list[str]:
-    """(the finding, the verdict of the controls) of a page of these records, without what there is nothing
-    of."""
-    from longca.lab.ranking.table import is_beside
-    from longca.lab.report.decide import views
-    from longca.lab.report.series import labelled
-    from longca.lab.store.table import derived
-
-    table = labelled(derived(list(records)))
-    decided = views.decision(table)
-    own = table.loc[~is_beside(table)]
-    return [text for text in (decided.finding if decided else "", controls_text(own)) if text]
+def ending(built: "Built") -> list[str]:
+    """(the finding, the verdict of the controls) of a page, without what there is nothing of."""
+    finding = built.decision.finding if built.decision else ""
+    return [text for text in (finding, controls_text(built.table)) if text]
 
 
 def controls_text(table: "pd.DataFrame") -> str:

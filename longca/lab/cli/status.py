@@ -84,7 +84,7 @@ def _counted(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableF
     from longca.core import plugin_folders
     from longca.lab.code import source_digest
     from longca.lab.store import CellStore, PlayoffStore, kept_answer
-    from longca.lab.store.index import FEWEST, files_of_cells
+    from longca.lab.store.index import FEWEST, files_of_cells, stamps_as_bytes
 
     cells = folder / "cells"
     files, strays = files_of_cells(CellStore(folder))
@@ -97,7 +97,7 @@ def _counted(study: Study, folder: Path) -> tuple[dict[str, Any], list[UnusableF
         return None if made[0][1] else made[0][0]
 
     code = source_digest("longca.lab.cli.status", "longca.lab.studies.study", "longca.lab.bench.run.playoffs")
-    causes = (code, study.model_dump_json(), PlayoffStore(folder).digest(), repr(sorted(files.items())))
+    causes = (code, study.model_dump_json(), PlayoffStore(folder).digest(), *stamps_as_bytes(files))
     content = kept_answer(cells / KEPT, causes, count)
     return made[0] if made else (content, [])
 

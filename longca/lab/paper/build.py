@@ -57,7 +57,7 @@ from longca.lab.report.series import FAILURES, Unit, for_file, labelled, rate_un
 from longca.lab.store import UnusableFile, replace_file
 from longca.lab.store.environments import Environments
 from longca.lab.store.export import csv_bytes, export, frame_csv
-from longca.lab.store.table import derived, is_own, of_grid, to_report
+from longca.lab.store.table import derived, in_order, is_own, of_grid, to_report
 from longca.lab.store.text import percent, plural
 from longca.lab.studies import Record
 
@@ -191,12 +191,13 @@ def build_paper(
         UserError: there are no records, or a file cannot be written.
     """
     progress("deriving the table of all records")
-    whole = to_report(records, problems)
+    everything = in_order(records)
+    whole = to_report(everything, problems)
     if folder.is_file():
         raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
     hardware = load_hardware() if hardware is None else hardware
     judged_table = derived(whole, hardware)
-    ordered = [record for record in whole if is_own(record)]
+    ordered = [record for record in everything if is_own(record)]
     table = of_grid(judged_table)
     shown_masks = gallery()
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}

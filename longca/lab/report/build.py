@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from longca.core import VERSION, Hardware, UserError, load_hardware
 from longca.lab.ranking.table import is_beside
@@ -29,11 +29,11 @@ from longca.lab.report.look.masks import mask_drawings
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.report.rows import merged_json, on_page, rows_json
 from longca.lab.report.series import labelled, mask_order, rate_unit
-from longca.lab.store import UnusableFile, replace_file
+from longca.lab.store import RecordTable, UnusableFile, replace_file
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.environments import Environments, image_lists, own_lists, summary_of
 from longca.lab.store.export import EXPORTED, export_files
-from longca.lab.store.table import columns, frame, to_report
+from longca.lab.store.table import frame, to_report
 from longca.lab.studies import Record
 
 if TYPE_CHECKING:
@@ -67,8 +67,17 @@ LEVELS = (
 )
 
 
+class Built(NamedTuple):
+    """A page that was written, and what it decided."""
+
+    path: Path
+    table: pd.DataFrame
+    """of the records, with labels"""
+    decision: views.Decision | None
+
+
 def build(
-    records: Iterable[Record],
+    records: RecordTable | Iterable[Record],
     problems: Sequence[UnusableFile],
     out: Path,
     *,
@@ -78,6 +87,22 @@ def build(
     environments: Environments | None = None,
     lists: Sequence[Path] | None = None,
 ) -> Path:
+    """Write the page of `build_page`, and return its path."""
+    more: dict[str, Any] = {"hardware": hardware, "sources": sources, "environments": environments}
+    return build_page(records, problems, out, study_title=study_title, lists=lists, **more).path
+
+
+def build_page(
+    records: RecordTable | Iterable[Record],
+    problems: Sequence[UnusableFile],
+    out: Path,
+    *,
+    study_title: str,
+    hardware: Hardware | None = None,
+    sources: Sequence[Path] = (),
+    environments: Environments | None = None,
+    lists: Sequence[Path] | None = None,
+) -> Built:
     """Write the page to `out`, and next to `report.html` its figures to `figures/` and missing tables of
     records.
 
@@ -99,12 +124,13 @@ def build(
         raise UserError(f"Cannot write '{out}'", why="it is a folder", todo="Give the page a name")
     hardware = load_hardware() if hardware is None else hardware
     environments = Environments() if environments is None else environments
-    values = columns(everything, hardware)
+    values = everything.with_related(hardware)
     whole = with_predictions(frame(values), everything)
     table = labelled(whole)
-    ordered = [record for record, beside in zip(everything, is_beside(whole), strict=True) if not beside]
+    ordered = everything.take((~is_beside(whole)).to_numpy().nonzero()[0])
     beside = out.parent if out.name == "report.html" else None
     downloads = _downloads(export_files(everything, values, environments), beside) if beside else []
+    del values, whole
 
     methods = _methods(table)
     variables = {method: look.variable for method, look in looks(methods).items()}
@@ -126,7 +152,7 @@ def build(
             *table.cell_id[table.is_control.astype(bool)],
         },
     )
-    records_shown = [ordered[row] for row in shown]
+    records_shown = ordered.take(shown)
     table_shown = table.iloc[shown]
     # the first row of a cell with several records
     rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
@@ -222,7 +248,7 @@ def build(
         text = template.render(fields_of(page.frame, whole_page)).encode()
         if len(text) <= MAX_BYTES:
             break
-    return replace_file(out, text)
+    return Built(replace_file(out, text), table, decision)
 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from longca.lab.report.content.packing import packed, script_json
 from longca.lab.report.content.record_texts import detail_texts, merged_texts, table_texts, tip_texts
 from longca.lab.report.series import Unit
+from longca.lab.store import RecordTable
 from longca.lab.store.text import is_missing, number
 from longca.lab.studies import Failed, Record
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOG_END = 1500  # characters
+FAILED = Failed.model_fields["status"].default
 TFLOPS = Unit(1.0, "TFLOP/s")
 
 MOST_ROWS = 8_000  # records of a page, which then stays small enough for e-mail, and fast
@@ -51,7 +53,7 @@ def anchors(cell_ids: Iterable[str]) -> list[str]:
 
 
 def rows_json(
-    records: Sequence[Record],
+    records: RecordTable | Sequence[Record],
     table: pd.DataFrame,
     unit: Unit = TFLOPS,
     *,
@@ -67,14 +69,21 @@ def rows_json(
         details: include the details of records.
     """  # noqa: E501
     columns: dict[str, Sequence[Any]] = {"anchor": anchors(table.cell_id), **table_texts(table, unit)}
-    columns["log"] = [
-        record.outcome.log[-LOG_END:] if isinstance(record.outcome, Failed) else "" for record in records
-    ]
+    columns["log"] = _logs(RecordTable.of(records))
     if details:
         columns |= detail_texts(table, unit)
     if details and samples:
         columns |= _samples(table)
     return script_json(packed(columns))
+
+
+def _logs(records: RecordTable) -> list[str]:
+    """The end of each error's log."""
+    logs = [""] * len(records)
+    failed = [row for row, status in enumerate(records.values("status")) if status == FAILED]
+    for row, record in zip(failed, records.records(failed), strict=True):
+        logs[row] = record.outcome.log[-LOG_END:] if isinstance(record.outcome, Failed) else ""
+    return logs
 
 
 def points_json(table: pd.DataFrame, more: Mapping[str, list[Any]], unit: Unit) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from longca.core import GpuModel, Hardware
 from longca.lab.ranking.sentences import protocols_text
+from longca.lab.store import RecordTable, TensorError, environments_of
 from longca.lab.store.text import NONE, format_bytes, plural, short_device
 from longca.lab.studies import Environment, Node, Record, Software
 from longca.lab.studies.samples import DRIFT_SHARE, FEWEST_FOR_DRIFT
@@ -60,42 +61,38 @@ def titled(title: str, devices: Iterable[str], hardware: Hardware) -> str:
     return f"{title}, measured on {', '.join(own)}"
 
 
-def worst_errors(records: Iterable[Record]) -> list[WorstError]:
+def worst_errors(records: RecordTable | Iterable[Record]) -> list[WorstError]:
     """The cell with the largest ratio of error to budget for each method, direction and tensor."""
-    from longca.core import Hardware, format_length
-    from longca.lab.store import View
+    from longca.core import format_length
 
-    worst: dict[tuple[str, bool, int], WorstError] = {}
+    table = RecordTable.of(records)
+    worst: dict[tuple[str, bool, int], tuple[int, TensorError]] = {}
     counts: Counter[tuple[str, bool, int]] = Counter()
-    for record in records:
-        view = View(record, Hardware())
-        if record.accuracy is None or view.is_control:
-            continue
-        for tensor, budget in record.accuracy.budget.items():
-            key = (
-                record.cell.method,
-                record.cell.direction == "bwd",
-                TENSORS.index(tensor) if tensor in TENSORS else len(TENSORS),
-            )
+    methods = table.values("method")
+    directions = table.values("direction")
+    for row, errors in enumerate(table.errors()):
+        for error in errors:
+            tensor = TENSORS.index(error.tensor) if error.tensor in TENSORS else len(TENSORS)
+            key = (methods[row], directions[row] == "bwd", tensor)
             counts[key] += 1
-            ratio = view.budget_ratio(tensor)
-            error = view.error(tensor)
-            assert ratio is not None and error is not None
-            if key not in worst or ratio > worst[key].ratio:
-                where = f"{record.cell.mask} at {format_length(record.cell.seqlen)}"
-                worst[key] = WorstError(
-                    record.cell.method,
-                    record.cell.direction,
-                    tensor,
-                    error,
-                    budget,
-                    ratio,
-                    where,
-                    record.cell_id,
-                    0,
-                    ratio <= 1,
-                )
-    return [WorstError(**{**vars(worst[key]), "num_cells": counts[key]}) for key in sorted(worst)]
+            if key not in worst or error.ratio > worst[key][1].ratio:
+                worst[key] = row, error
+    masks, seqlens, cells = (table.values(name) for name in ("mask", "seqlen", "cell_id"))
+    return [
+        WorstError(
+            methods[row],
+            directions[row],
+            error.tensor,
+            error.error,
+            error.budget,
+            error.ratio,
+            f"{masks[row]} at {format_length(seqlens[row])}",
+            cells[row],
+            counts[key],
+            error.ratio <= 1,
+        )
+        for key, (row, error) in sorted(worst.items())
+    ]
 
 
 def machine_facts(node: Node) -> dict[str, str]:
@@ -155,7 +152,7 @@ class Folded:
         return sum(row.num_cells for row in self.rows)
 
 
-def machines(records: Iterable[Record], hardware: Hardware) -> list[Folded]:
+def machines(records: RecordTable | Iterable[Record], hardware: Hardware) -> list[Folded]:
     """The machines of each GPU model."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for environment, count in _environments(records):
@@ -167,7 +164,7 @@ def machines(records: Iterable[Record], hardware: Hardware) -> list[Folded]:
     return [_folded(alike, hardware.find(name)) for name, alike in models.items()]
 
 
-def software(records: Iterable[Record]) -> Folded | None:
+def software(records: RecordTable | Iterable[Record]) -> Folded | None:
     """The versions and variables of all environments, most cells first; None without any."""
     counts: Counter[tuple[tuple[str, str], ...]] = Counter()
     for environment, count in _environments(records):
@@ -188,7 +185,7 @@ def _folded(alike: Sequence[tuple[dict[str, str], int]], model: GpuModel | None 
     return Folded(shared, differing, tuple(rows), model)
 
 
-def images(records: Iterable[Record]) -> list[ImageUse]:
+def images(records: RecordTable | Iterable[Record]) -> list[ImageUse]:
     """The images of cells, most cells first. None if no cell names an image."""
     counts: Counter[tuple[str, str]] = Counter()
     for environment, count in _environments(records):
@@ -217,14 +214,9 @@ def finding_of_images(used: Sequence[ImageUse]) -> str:
     return f"{sentence}: their software differs, and so can their numbers" if len(used) > 1 else sentence
 
 
-def _environments(records: Iterable[Record]) -> list[tuple[Environment, int]]:
-    """Each environment and the number of its records; records that were read together share one object."""
-    environments = [record.environment for record in records if record.environment]
-    counts = Counter(map(id, environments))
-    return [
-        (environment, counts[key])
-        for key, environment in {id(environment): environment for environment in environments}.items()
-    ]
+def _environments(records: RecordTable | Iterable[Record]) -> list[tuple[Environment, int]]:
+    """Each environment and the number of its records."""
+    return [(taken, count) for taken, count in environments_of(records) if taken is not None]
 
 
 @dataclass(frozen=True)

@@ -13,24 +13,31 @@ if TYPE_CHECKING:
     from longca.lab.store.checks.record import digest_of
     from longca.lab.store.files import replace_file
     from longca.lab.store.lock import lock_folder
+    from longca.lab.store.rows.load import LoadedRows, load_rows
+    from longca.lab.store.rows.record_table import RecordTable, TensorError, environments_of
     from longca.lab.store.view import View
 else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
     "CellStore",
+    "LoadedRows",
     "PlayoffStore",
+    "RecordTable",
+    "TensorError",
     "UnusableFile",
     "View",
     "columns",
     "digest_of",
     "environments",
+    "environments_of",
     "export",
     "frame",
     "index",
     "kept_answer",
     "known_cells",
     "load",
+    "load_rows",
     "lock_folder",
     "replace_file",
     "table",

@@ -62,7 +62,7 @@ class CellStore:
 
     def read_controls(self, device: str) -> dict[str, Record]:
         """cell_id → the record of a control on this device; invalid files count as missing."""
-        loaded = map(self._load, sorted(self._controls_of(device).glob("[!.]*.json")))
+        loaded = map(self.load, sorted(self._controls_of(device).glob("[!.]*.json")))
         return {record.cell_id: record for record in loaded if isinstance(record, Record)}
 
     def _controls_of(self, device: str) -> Path:
@@ -78,7 +78,7 @@ class CellStore:
     def read(self, cell_id: str) -> Record | UnusableFile | None:
         """The cell's record; an UnusableFile for an invalid file; None if it was never measured."""
         path = self.path(cell_id)
-        return self._load(path) if path.exists() else None
+        return self.load(path) if path.exists() else None
 
     def read_all(self) -> tuple[list[Record], list[UnusableFile]]:
         """All records in the order of their ids, then the controls of other devices, and all invalid files.
@@ -86,17 +86,24 @@ class CellStore:
         Never raises for a file's content.
         """
         loaded = [
-            self._load(path) for path in sorted(self.cells.glob("*/[!.]*.json"), key=lambda path: path.name)
+            self.load(path) for path in sorted(self.cells.glob("*/[!.]*.json"), key=lambda path: path.name)
         ]
-        controls = [self._load(path) for path in sorted(self.controls.glob("*/[!.]*.json"))]
         records = [entry for entry in loaded if isinstance(entry, Record)]
+        problems = [entry for entry in loaded if isinstance(entry, UnusableFile)]
+        controls, of_controls = self.read_all_controls()
         known = {(record.cell_id, record.run_id, record.started_at) for record in records}
         records += [
-            entry
-            for entry in controls
-            if isinstance(entry, Record) and (entry.cell_id, entry.run_id, entry.started_at) not in known
+            entry for entry in controls if (entry.cell_id, entry.run_id, entry.started_at) not in known
         ]
-        return records, [entry for entry in (*loaded, *controls) if isinstance(entry, UnusableFile)]
+        return records, [*problems, *of_controls]
+
+    def read_all_controls(self) -> tuple[list[Record], list[UnusableFile]]:
+        """The records of controls on all devices, some of which the cells have too, and all invalid files."""
+        loaded = [self.load(path) for path in sorted(self.controls.glob("*/[!.]*.json"))]
+        return (
+            [entry for entry in loaded if isinstance(entry, Record)],
+            [entry for entry in loaded if isinstance(entry, UnusableFile)],
+        )
 
     @contextmanager
     def lock(
@@ -113,7 +120,8 @@ class CellStore:
                 remove_leftovers(folder.glob(f"*/.*{TEMPORARY}"))
             yield
 
-    def _load(self, path: Path) -> Record | UnusableFile:
+    def load(self, path: Path) -> Record | UnusableFile:
+        """The record in a file of this store; an UnusableFile for an invalid one."""
         try:
             record = self._decoder.decode(read_file(path, CELL_FILE))
         except OSError as error:

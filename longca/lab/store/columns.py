@@ -57,6 +57,11 @@ def _largest(values: tuple[float, ...] | None) -> float | None:
     return max(values) if values else None
 
 
+def _of_other_rows(view: View) -> Any:
+    """Stands for the columns that do not follow from a record alone: `longca.lab.store.rows.relations`."""
+    raise NotImplementedError
+
+
 COLUMNS: tuple[Column, ...] = (
     # what was asked for
     Column("cell_id", "str", "", "Id of the cell: hash of its complete request", "cell_id",
@@ -209,10 +214,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("tflops_per_device_mean_ranks", "float", "TFLOP/s", "The same from time_ms_mean_ranks", "mask.area, samples.time_ms",  # noqa: E501
            lambda v: v.per_device(None if v.mean_times_ms is None else float(median(v.mean_times_ms)))),
     Column("peak_tflops", "float", "TFLOP/s", "Peak rate of the GPU in this dtype; empty without a source",
-           "config/hardware.yaml", lambda v: v.peak_tflops),
+           "config/hardware.yaml", _of_other_rows),
     Column("peak_percent", "float", "%", "tflops_per_device over peak_tflops; for a copy, gb_per_s over the "
                                          "GPU's bandwidth",
-           "mask.area, work, samples.time_ms", lambda v: v.peak_percent),
+           "mask.area, work, samples.time_ms", _of_other_rows),
     Column("nominal_ms", "float", "ms", "Nominal duration of a control", "work.duration_ms",
            lambda v: v.record.work and v.record.work.duration_ms),
     Column("traffic_bytes", "int", "bytes", "Nominal bytes read and written by a copy", "work.traffic_bytes",
@@ -222,20 +227,20 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.gb_per_s),
     Column("ceiling_tflops", "float", "TFLOP/s", "Rate of a large matrix product in the same study, on the "
                                                  "same device, in the same dtype; empty if none was measured",
-           "the records of matmul", lambda v: v.ceiling_tflops),
+           "the records of matmul", _of_other_rows),
     Column("ceiling_gb_per_s", "float", "GB/s", "Rate of a copy within device memory in the same study, on "
                                                 "the same device",
-           "the records of device_copy", lambda v: v.ceiling_gb_per_s),
+           "the records of device_copy", _of_other_rows),
     Column("ceiling_percent", "float", "%", "tflops_per_device of attention over ceiling_tflops",
-           "mask.area, samples.time_ms, the records of matmul", lambda v: v.ceiling_percent),
+           "mask.area, samples.time_ms, the records of matmul", _of_other_rows),
     Column("single_tflops", "float", "TFLOP/s", "Under cp, the rate of the same kernel on one such device, "
                                                 "in the same study, with the same mask (all tokens of all "
                                                 "ranks), heads and direction; empty if not measured", "the "
                                                                                                       "records of the kernel",  # noqa: E501
-           lambda v: v.single_tflops),
+           _of_other_rows),
     Column("single_percent", "float", "%", "tflops_per_device over single_tflops: efficiency relative to a "
                                            "single GPU with the whole mask",
-           "mask.area, samples.time_ms, the records of the kernel", lambda v: v.single_percent),
+           "mask.area, samples.time_ms, the records of the kernel", _of_other_rows),
     # correctness
     Column("error_reference", "str", "", "Reference of the check", "accuracy.reference",
            lambda v: v.accuracy.reference if v.accuracy else ""),

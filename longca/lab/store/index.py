@@ -9,7 +9,10 @@ A cell's file is read again when one of these changes. A lost or damaged index i
 from __future__ import annotations
 
 import os
+from array import array
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -204,6 +207,11 @@ def files_of_cells(store: CellStore) -> tuple[dict[str, Stamp], list[UnusableFil
     """cell_id → stamp of each cell's file, in the order of ids, without reading it; and misplaced files."""
     names, stamps, problems = _scan(store.cells)
     return dict(zip(names, stamps, strict=True)), problems
+
+
+def stamps_as_bytes(files: Mapping[str, Stamp]) -> tuple[str, bytes]:
+    """(ids, stamps) of `files_of_cells`, which change with each of them."""
+    return " ".join(files), array("Q", chain.from_iterable(files.values())).tobytes()
 
 
 def _scan(cells: Path) -> tuple[list[str], list[Stamp], list[UnusableFile]]:

@@ -235,19 +235,31 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
     return frame.assign(**values).loc[:, columns]
 
 
-def _load(path: Path) -> _Content:
-    if path.suffix in (".parquet", ".json"):
+def records_file(path: Path) -> Path | None:
+    """The file of records that a source means; None for a folder of results.
+
+    Raises:
+        UserError: a missing file, or a file of unknown kind.
+    """
+    if path.suffix in FILES:
         if not path.exists() or path.is_dir():
             raise UserError(
                 f"There is no file '{path}'", todo="`longca export` writes records.parquet and records.json"
             )
-        return _from_parquet(path) if path.suffix == ".parquet" else _from_json(path)
+        return path
     if path.is_file():
         raise UserError(
             f"'{path}' holds no records", todo="Give a study's folder of results, or a records.parquet"
         )
     if not (path / "cells").is_dir() and (path / "records.parquet").is_file():
-        return _from_parquet(path / "records.parquet")
+        return path / "records.parquet"
+    return None
+
+
+def _load(path: Path) -> _Content:
+    file = records_file(path)
+    if file is not None:
+        return _from_parquet(file) if file.suffix == ".parquet" else _from_json(file)
     stores = CellStore(path), PlayoffStore(path), RepeatStore(path)
     parts = [store.read_all() for store in stores]
     return _Content(
@@ -276,7 +288,9 @@ def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
         return _Content([], [UnusableFile(path, str(error))], Environments())
     return _Content(
         [record for row, record in records.items() if row not in reasons],
-        _first([UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]),
+        first_problems(
+            [UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]
+        ),
         Environments() if listings is None else unpacked(listings),
     )
 
@@ -311,10 +325,10 @@ def _from_json(path: Path) -> _Content:
             problems.append(UnusableFile(path, f"row {number} {error}"))
     environments = Environments()
     environments.add(content.get(KEY, {}))
-    return _Content(records, _first(problems), environments)
+    return _Content(records, first_problems(problems), environments)
 
 
-def _first(problems: list[UnusableFile]) -> list[UnusableFile]:
+def first_problems(problems: list[UnusableFile]) -> list[UnusableFile]:
     """The first problems of a file, and one with the number of others."""
     if len(problems) <= MOST_NAMED:
         return problems

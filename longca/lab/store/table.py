@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from longca.core import AS_RELEASED, Hardware, UserError, load_hardware
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
+from longca.lab.store.rows.record_table import RecordTable, values_of
 from longca.lab.store.text import plural
-from longca.lab.store.view import Ceilings, Singles, View
 from longca.lab.studies import Record
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained")
 """input columns of `is_ranked`"""
-FRAME_TYPES = {"str": "object", "int": "Int64", "float": "float64", "bool": "boolean", "floats": "object"}
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
@@ -26,8 +26,8 @@ def in_order(records: Iterable[Record]) -> list[Record]:
     return sorted(records, key=_order)
 
 
-def to_report(records: Iterable[Record], problems: Sequence[UnusableFile]) -> list[Record]:
-    """The records of a page, in order.
+def to_report(records: RecordTable | Iterable[Record], problems: Sequence[UnusableFile]) -> RecordTable:
+    """The rows of a page, in order.
 
     Args:
         problems: files and rows that could not be read.
@@ -35,17 +35,20 @@ def to_report(records: Iterable[Record], problems: Sequence[UnusableFile]) -> li
     Raises:
         UserError: there are no records.
     """
-    ordered = in_order(records)
-    if not any(map(is_own, ordered)):
+    table = RecordTable.of(records)
+    own = zip(table.values("playoff"), table.values("repeat"), strict=True)
+    if not any(not playoff and not is_repeat for playoff, is_repeat in own):
         raise UserError(
             "There are no records to report on",
             todo="" if problems else "Measure first with `longca run`",
             why=f"{plural(len(problems), 'file')} could not be read, first {problems[0]}" if problems else "",
         )
-    return ordered
+    return table.in_order()
 
 
-def columns(records: Iterable[Record], hardware: Hardware | None = None) -> dict[str, list[Any]]:
+def columns(
+    records: RecordTable | Iterable[Record], hardware: Hardware | None = None
+) -> dict[str, list[Any]]:
     """Column name → its values, one for each record in their order, "" or None if not applicable.
 
     Ceilings and single-GPU baselines are taken from the same records only.
@@ -53,31 +56,41 @@ def columns(records: Iterable[Record], hardware: Hardware | None = None) -> dict
     Args:
         hardware: peaks of GPUs; by default those of `config/hardware.yaml`.
     """
-    known = load_hardware() if hardware is None else hardware
-    content = list(records)
-    ceilings = Ceilings(content)
-    singles = Singles(content)
-    values: dict[str, list[Any]] = {column.name: [] for column in COLUMNS}
-    parts = [(values[column.name].append, column.value) for column in COLUMNS]
-    for record in content:
-        view = View(record, known, ceilings, singles)
-        for append, value in parts:
-            append(value(view))
-    return values
+    whole = _whole(records, hardware)
+    return {name: values_of(whole.column(name)) for name in whole.column_names}
 
 
-def derived(records: Iterable[Record], hardware: Hardware | None = None) -> pd.DataFrame:
+def derived(records: RecordTable | Iterable[Record], hardware: Hardware | None = None) -> pd.DataFrame:
     """The same as a frame, with "" in text columns and NA in others for missing values."""
-    return frame(columns(records, hardware))
+    return frame(_whole(records, hardware))
 
 
-def frame(values: dict[str, list[Any]]) -> pd.DataFrame:
-    """Such columns as a frame."""
+def frame(whole: pa.Table) -> pd.DataFrame:
+    """All columns of the derived table (`RecordTable.with_related`) as a frame."""
     import pandas as pd
 
-    return pd.DataFrame(
-        {column.name: pd.Series(values[column.name], dtype=FRAME_TYPES[column.type]) for column in COLUMNS}
-    )
+    return pd.DataFrame({column.name: _series(whole.column(column.name), column.type) for column in COLUMNS})
+
+
+def _whole(records: RecordTable | Iterable[Record], hardware: Hardware | None) -> pa.Table:
+    known = load_hardware() if hardware is None else hardware
+    return RecordTable.of(records).with_related(known)
+
+
+def _series(column: pa.ChunkedArray, kind: str) -> pd.Series:
+    import numpy as np
+    import pandas as pd
+    import pyarrow.compute as pc
+
+    if kind in ("str", "floats"):
+        return pd.Series(values_of(column), dtype="object")
+    if kind == "float":
+        return pd.Series(np.array(column.to_numpy(), dtype="float64"))
+    missing = column.is_null().to_numpy()
+    if kind == "int":
+        numbers = pc.fill_null(column, 0).to_numpy()
+        return pd.Series(pd.arrays.IntegerArray(np.array(numbers, dtype="int64"), missing))
+    return pd.Series(pd.arrays.BooleanArray(np.array(pc.fill_null(column, False).to_numpy()), missing))
 
 
 def is_own(record: Record) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import cached_property
 from statistics import median
 
@@ -14,7 +13,6 @@ from longca.lab.studies.samples import Times
 
 MOST_OF_REASON = 10_000  # characters
 SETTLED_MS = 160.0  # shorter separate calls do not fill NVML's averaging period of a second
-Place = tuple[str, str, str]  # study, individual device or model, dtype
 
 
 class View(Times):
@@ -22,22 +20,12 @@ class View(Times):
 
     Args:
         hardware: peak rates of GPUs by their makers.
-        ceilings: highest rates of related controls; empty by default.
-        singles: rates of kernels on one device; empty by default.
     """
 
-    def __init__(
-        self,
-        record: Record,
-        hardware: Hardware,
-        ceilings: Ceilings | None = None,
-        singles: Singles | None = None,
-    ) -> None:
+    def __init__(self, record: Record, hardware: Hardware) -> None:
         self.record = record
         self.cell = record.cell
         self.hardware = hardware
-        self.ceilings = ceilings
-        self.singles = singles
         super().__init__(record.samples)
         self.accuracy = record.accuracy
         self.memory = record.memory
@@ -137,13 +125,6 @@ class View(Times):
         return self.hardware.peak_tflops(self.device, self.cell.dtype)
 
     @cached_property
-    def peak_percent(self) -> float | None:
-        """Rate in percent of the device's peak, for a copy in percent of the bandwidth."""
-        if self.gb_per_s is not None:
-            return _percent(self.gb_per_s, self.hardware.bandwidth_gb_s(self.device))
-        return _percent(self.per_device(self.median_ms), self.peak_tflops)
-
-    @cached_property
     def joules_per_token(self) -> float | None:
         """Energy for each token in a call of all ranks, with the power of rank 0; None if the power reading
         includes pauses."""
@@ -158,27 +139,6 @@ class View(Times):
         if not self.cell.sustained and self.median_ms < SETTLED_MS:
             return None
         return median(self.samples.power_w) * self.cell.world * self.median_ms / 1e3 / self.cell.seqlen
-
-    @cached_property
-    def ceiling_tflops(self) -> float | None:
-        return self.ceilings.tflops(self) if self.ceilings else None
-
-    @cached_property
-    def ceiling_gb_per_s(self) -> float | None:
-        return self.ceilings.gb_per_s(self) if self.ceilings else None
-
-    @property
-    def ceiling_percent(self) -> float | None:
-        """Rate in percent of that of the matrix product; None for controls."""
-        return None if self.is_control else _percent(self.per_device(self.median_ms), self.ceiling_tflops)
-
-    @cached_property
-    def single_tflops(self) -> float | None:
-        return self.singles.tflops(self) if self.singles else None
-
-    @property
-    def single_percent(self) -> float | None:
-        return _percent(self.per_device(self.median_ms), self.single_tflops)
 
     @cached_property
     def worst_tensor(self) -> str | None:
@@ -257,81 +217,3 @@ class View(Times):
 
     def cost(self, name: str) -> float | None:
         return self.record.costs.get(name)
-
-
-class Ceilings:
-    """The highest rates of the controls of each study, device and dtype, by median times; None without a
-    correct control.
-
-    A device is compared with its own controls, or with those of its model if it has none. Copies apply to all
-    dtypes.
-    """
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._tflops: dict[Place, float] = {}
-        self._gb_per_s: dict[Place, float] = {}
-        for record in records:
-            if record.work is None:
-                continue
-            view = View(record, Hardware())
-            for device in (view.device, _one_device(view)):
-                _raise(self._tflops, (record.study, device, view.cell.dtype), view.tflops(view.median_ms))
-                _raise(self._gb_per_s, (record.study, device, ""), view.gb_per_s)
-
-    def tflops(self, view: View) -> float | None:
-        """Rate of the matrix product on the record's device, in its dtype."""
-        return self._highest(self._tflops, view, view.cell.dtype)
-
-    def gb_per_s(self, view: View) -> float | None:
-        """Rate of the copy on the record's device."""
-        return self._highest(self._gb_per_s, view, "")
-
-    def _highest(self, rates: dict[Place, float], view: View, dtype: str) -> float | None:
-        own = rates.get((view.record.study, _one_device(view), dtype))
-        return rates.get((view.record.study, view.device, dtype)) if own is None else own
-
-
-class Singles:
-    """Single-GPU baselines: for each cell of context parallelism, the rate of its kernel on one device.
-
-    It comes from the same study and device model, with the same mask (so all tokens of the sequence), heads
-    and direction, by the same protocol: with rests of the GPU after each call, or without. The last of
-    several records counts.
-    """
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        content = list(records)
-        wanted = {record.cell.single_gpu_baseline().cell_id for record in content if record.cell.kind == "cp"}
-        self._tflops: dict[tuple[str, str, str, bool | None], float] = {}
-        for record in sorted(content, key=lambda record: record.started_at):
-            if (
-                record.cell_id in wanted
-                and record.samples is not None
-                and record.playoff is None
-                and not record.repeat
-            ):
-                view = View(record, Hardware())
-                rate = view.tflops(view.median_ms)
-                if rate is not None:
-                    self._tflops[record.study, view.device, record.cell_id, view.rests] = rate
-
-    def tflops(self, view: View) -> float | None:
-        """The kernel's rate on one device. None without context parallelism, or without a single-GPU record
-        of the kernel by the same protocol."""
-        if view.cell.kind != "cp":
-            return None
-        baseline_id = view.cell.single_gpu_baseline().cell_id
-        return self._tflops.get((view.record.study, view.device, baseline_id, view.rests))
-
-
-def _percent(rate: float | None, limit: float | None) -> float | None:
-    return 100 * rate / limit if rate is not None and limit else None
-
-
-def _one_device(view: View) -> str:
-    return f"{view.device} {next(iter(view.units), '')}"
-
-
-def _raise(highest: dict[Place, float], key: Place, rate: float | None) -> None:
-    if rate is not None:
-        highest[key] = max(rate, highest.get(key, 0.0))

@@ -11,7 +11,7 @@ from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.packing import BundleFile, opened
 from longca.lab.archive.project import project_files
 from longca.lab.store.cells import CellStore
-from longca.lab.store.load import load
+from longca.lab.store.rows.load import load_rows
 from longca.lab.studies.config import Config
 from longca.lab.studies.record import Record
 from longca.lab.studies.study import Study, load_study
@@ -79,7 +79,7 @@ def bundle(tmp_path_factory, study: Study, study_file: Path, results: Path) -> B
         study_file,
         Config(),
         results,
-        load(results),
+        load_rows(results),
         tmp_path_factory.mktemp("bundle") / "three.tar.gz",
     )
 

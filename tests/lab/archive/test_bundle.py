@@ -15,14 +15,14 @@ from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.manifest import differences, manifest, read_manifest, sha256
 from longca.lab.archive.packing import BundleFile, opened, pack
 from longca.lab.store.cells import CellStore
-from longca.lab.store.load import load
+from longca.lab.store.rows.load import load_rows
 from longca.lab.studies.config import Config
 from tests.helpers.archive import DIGEST
 
 
 @pytest.mark.slow
 def test_the_same_study_gives_the_same_bytes(study, study_file, results, bundle, tmp_path):
-    again = write_bundle(study, study_file, Config(), results, load(results), tmp_path / "again.tar.gz")
+    again = write_bundle(study, study_file, Config(), results, load_rows(results), tmp_path / "again.tar.gz")
     assert again.digest == bundle.digest == sha256(again.path.read_bytes())
 
 
@@ -119,7 +119,9 @@ def test_a_bundle_can_be_made_from_an_unpacked_bundle(
     """The same study gives the same bytes."""
     with opened(bundle.path) as (folder, _):
         monkeypatch.setattr(making, "ROOT", folder)
-        again = write_bundle(study, study_file, Config(), results, load(results), tmp_path / "again.tar.gz")
+        again = write_bundle(
+            study, study_file, Config(), results, load_rows(results), tmp_path / "again.tar.gz"
+        )
     assert again.digest == bundle.digest == sha256(again.path.read_bytes())
 
 
@@ -127,14 +129,16 @@ def test_damaged_records_are_refused(study, study_file, records, tmp_path):
     store = CellStore(tmp_path / "three")
     store.write(records[0]).write_text("{")
     with pytest.raises(UserError, match=r"cannot be archived: 1 file cannot be used.*`longca run` measures"):
-        write_bundle(study, study_file, Config(), store.folder, load(store.folder), tmp_path / "b.tar.gz")
+        write_bundle(
+            study, study_file, Config(), store.folder, load_rows(store.folder), tmp_path / "b.tar.gz"
+        )
     assert not (tmp_path / "b.tar.gz").exists()
 
 
 def test_a_project_of_unknown_files_is_refused(study, study_file, results, tmp_path, monkeypatch):
     monkeypatch.setattr(making, "ROOT", tmp_path)
     with pytest.raises(UserError, match="neither a Git checkout nor an unpacked bundle"):
-        write_bundle(study, study_file, Config(), results, load(results), tmp_path / "b.tar.gz")
+        write_bundle(study, study_file, Config(), results, load_rows(results), tmp_path / "b.tar.gz")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_plugins_go_along(study, study_file, results, tmp_path, monkeypatch):
     (tmp_path / "mine" / "figures" / "_shared.py").write_text("")
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path / "mine"))
     monkeypatch.setattr(making, "page_files", lambda *_: {"report.html": b"a page without figures"})
-    made = write_bundle(study, study_file, Config(), results, load(results), tmp_path / "b.tar.gz")
+    made = write_bundle(study, study_file, Config(), results, load_rows(results), tmp_path / "b.tar.gz")
     with opened(made.path) as (folder, _):
         assert (folder / "plugins/figures/_shared.py").is_file() and "LONGCA_PLUGINS" in (
             folder / "BUNDLE.md"

@@ -96,7 +96,7 @@ def test_what_leads_out_of_an_unpacked_bundle_is_not_read(folder, tmp_path, monk
             "FIFO": lambda: os.mkfifo(place),
             "folder": place.mkdir,
         }[kind]()
-    for reader in ("load", "load_study"):
+    for reader in ("load_rows", "load_study"):
         real = getattr(checking, reader)
         monkeypatch.setattr(
             checking,

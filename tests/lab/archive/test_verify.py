@@ -13,7 +13,7 @@ from longca.lab.archive.manifest import read_manifest
 from longca.lab.archive.packing import opened
 from longca.lab.archive.page import page_files
 from longca.lab.archive.verify import verify
-from longca.lab.store.load import load
+from longca.lab.store.rows.load import load_rows
 from tests.helpers.archive import rehash
 
 
@@ -23,7 +23,7 @@ def made_again(bundle) -> dict[str, bytes]:
     with opened(bundle.path) as (place, _):
         facts = json.loads((place / "provenance.json").read_text())
         return page_files(
-            load(place / "measured/records.parquet"), facts["title"], place / "config/hardware.yaml", ()
+            load_rows(place / "measured/records.parquet"), facts["title"], place / "config/hardware.yaml", ()
         )
 
 

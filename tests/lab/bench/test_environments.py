@@ -68,7 +68,8 @@ def test_records_of_a_run_name_software_that_is_listed_beside_them(tmp_path: Pat
     content = json.loads(export(loaded.records, tmp_path, loaded.environments)[2].read_text())
     assert len(content["environments"]) >= 2
     row = load(tmp_path / "records.json")
-    assert row.environments.contents(row.records) == loaded.environments.contents(loaded.records)
+    taken = [record.environment for record in loaded.records]
+    assert row.environments.contents(taken) == loaded.environments.contents(taken)
 
 
 def answer(**changes: Any) -> dict[str, Any]:

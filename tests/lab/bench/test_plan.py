@@ -44,7 +44,8 @@ def test_every_cell_is_in_one_job_of_its_kernel_or_its_number_of_ranks():
 
 
 def test_one_machine_has_one_job():
-    kernels, ranks = [*many(300)], [cp_cell("ulysses", world, seqlen=64) for world in (2, 4)]
+    kernels = [*many(300)]
+    ranks = [cp_cell("ulysses", world, seqlen=64) for world in (2, 4)]
     for cells, job in (
         (kernels, ("kernel-0", "kernel", 1)),
         (ranks, ("cp-0", "cp", 4)),

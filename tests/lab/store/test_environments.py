@@ -97,9 +97,9 @@ def test_listings_go_with_the_records_through_every_form(
     paths = export(loaded.records, tmp_path / "exported", loaded.environments)
     for source in (results, paths[0], paths[2], tmp_path / "exported"):
         actual = load(source)
-        assert not actual.problems and actual.environments.contents(actual.records) == dict(
-            sorted(listings().items())
-        )
+        assert not actual.problems and actual.environments.contents(
+            record.environment for record in actual.records
+        ) == dict(sorted(listings().items()))
         assert (
             actual.environments.installed(environment()[0]) == INSTALLED
             and actual.environments.loaded(environment()[0]) == LOADED
@@ -116,7 +116,9 @@ def test_listings_go_with_the_records_through_every_form(
 def test_only_what_the_records_name_is_carried(records: list[Record], tmp_path: Path):
     environments = Environments()
     environments.add(listings(INSTALLED, LOADED, INSTALLED.model_copy(update={"kernel": "another"})))
-    assert len(environments) == 3 and len(environments.contents(records)) == 2
+    assert (
+        len(environments) == 3 and len(environments.contents(record.environment for record in records)) == 2
+    )
     plain = export(records[:1], tmp_path / "old", environments)
     assert [path.read_bytes() for path in plain] == [
         path.read_bytes() for path in export(records[:1], tmp_path / "none")

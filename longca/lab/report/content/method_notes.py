@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longca.core import Registry
+from longca.lab.store import RecordTable
 from longca.lab.studies import Record
 
 PACKAGES = {  # module that a kernel needs → distributions that provide it
@@ -69,14 +70,14 @@ class MethodNotes:
     """method → anchor of its kernel, or of its strategy"""
 
 
-def method_notes(records: Iterable[Record], methods: Sequence[str]) -> MethodNotes:
+def method_notes(records: RecordTable | Iterable[Record], methods: Sequence[str]) -> MethodNotes:
     """Notes on these methods."""
     versions: dict[str, dict[str, set[str]]] = {}
     counts: dict[str, int] = {}
-    for record in records:
-        packages = record.environment.software.packages if record.environment else {}
-        for name in record.cell.method.split("+"):
-            counts[name] = counts.get(name, 0) + 1
+    for environment, (method,), count in RecordTable.of(records).environments("method"):
+        packages = environment.software.packages if environment else {}
+        for name in method.split("+"):
+            counts[name] = counts.get(name, 0) + count
             for package, version in packages.items():
                 versions.setdefault(name, {}).setdefault(package, set()).add(version)
     kinds = {name: "kernel" for method in methods for name in method.split("+")[-1:]}

@@ -38,6 +38,30 @@ SAME = [
 ]  # what the command of a record names
 
 
+MERGED = (
+    "study",
+    "method",
+    "world",
+    "mask_label",
+    "seqlen",
+    "heads",
+    "direction",
+    "status",
+    "reason",
+    "tflops_per_device",
+    "tflops_per_device_low",
+    "tflops_per_device_high",
+    "time_ms_median",
+    "noise",
+    "num_samples",
+    "peak_bytes",
+    "absolute_peak_bytes",
+    "budget_ratio",
+    "error_tensor",
+)
+"""the columns that `tip_texts` reads"""
+
+
 def table_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
     """The texts of the table of records, and the numbers by which it is sorted (`…_order`).
 
@@ -218,9 +242,10 @@ def merged_texts(table: pd.DataFrame, marks: Sequence[str], unit: Unit) -> dict[
     import pandas as pd
 
     rows = []
+    shown = table[[name for name in MERGED if name in table]]  # a row of all columns takes long to copy
     for mark in marks:
         held, _, count = mark.partition("/")
-        cells = table.iloc[[int(row) for row in held.split("+")]]
+        cells = shown.iloc[[int(row) for row in held.split("+")]]
         timed = cells[(cells.status == "ok") & cells.time_ms_median.notna()]
         row = cells.iloc[0].to_dict()
         if len(timed):

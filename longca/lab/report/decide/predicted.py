@@ -10,6 +10,7 @@ import numpy as np
 from longca.lab.ranking import MeasuredPoint, compare, competing
 from longca.lab.ranking.table import measurements
 from longca.lab.report.series import RESOLUTIONS
+from longca.lab.store import RecordTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,19 +26,20 @@ MOST = 1_000  # cells that a page predicts, 5 ms each
 TOGETHER = ["device", "world", "seqlen", "mask", "mask_params", "corpus", "kernel", "direction", "seed"]
 
 
-def with_predictions(table: pd.DataFrame, records: Sequence[Record]) -> pd.DataFrame:
+def with_predictions(table: pd.DataFrame, records: RecordTable | Sequence[Record]) -> pd.DataFrame:
     """The derived table of these records with `COLUMNS`, which are NA without a prediction, and beyond the
     first `MOST`."""
     import pandas as pd
 
     made: dict[tuple[str, str], Any] = {}
+    rows = RecordTable.of(records)
     if any(
-        record.cell.kind == "cp" and record.environment is not None and record.environment.nodes[0].gpu
-        for record in records
+        kind == "cp" and environment is not None and environment.nodes[0].gpu
+        for environment, (kind,), _ in rows.environments("kind")
     ):
         from longca.lab.advice import predictions  # a large import that pages of one device do not need
 
-        made = predictions(records[row] for row in first_rows(table))
+        made = predictions(rows.records(first_rows(table)))
     found = [made.get(key) for key in zip(table.cell_id, table.run_id, strict=True)]
     values = {
         name: [

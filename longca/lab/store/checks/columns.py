@@ -51,15 +51,20 @@ def differing_rows(records: Mapping[int, Record], stored: Mapping[str, Sequence[
     differences: dict[int, str] = {}
     for row, record in records.items():
         view = View(record, Hardware())
-        for column, values in parts:
-            value = column.value(view)
-            written = values[row]
-            if written != value and not _is_same(written, value):
-                differences[row] = (
-                    f"is damaged (its {column.name} is {_short(written)}, its record gives {_short(value)})"
-                )
-                break
+        values = {column.name: column.value(view) for column, _ in parts}
+        if reason := difference(values, {column.name: written[row] for column, written in parts}):
+            differences[row] = reason
     return differences
+
+
+def difference(values: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
+    """The first difference of a stored row from the values that its record gives, as a continuation of "row
+    7"; "" if there is none."""
+    for name, written in stored.items():
+        value = values[name]
+        if written != value and not _is_same(written, value):
+            return f"is damaged (its {name} is {_short(written)}, its record gives {_short(value)})"
+    return ""
 
 
 def is_verified(path: Path) -> bool:

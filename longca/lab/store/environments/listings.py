@@ -18,7 +18,7 @@ from typing import Any
 from longca.core import UserError, shown
 from longca.core.reading import ENVIRONMENTS, JsonError, read_file, read_json
 from longca.lab.store.files import write_atomically
-from longca.lab.studies import Record
+from longca.lab.studies import Environment
 from longca.lab.studies.facts import Installation, Listing, LoadedSoftware, RankEnvironment, read_listing
 
 FOLDER = "environments"
@@ -75,9 +75,9 @@ class Environments:
         listing = self._parsed.get(rank.loaded) if rank.loaded else None
         return listing if isinstance(listing, LoadedSoftware) else None
 
-    def contents(self, records: Iterable[Record]) -> dict[str, Any]:
-        """The listings of these records, as JSON by digest, in the order of digests."""
-        named = {digest for rank in ranks_of(records) for digest in (rank.installed, rank.loaded) if digest}
+    def contents(self, taken: Iterable[Environment | None]) -> dict[str, Any]:
+        """The listings of these environments, as JSON by digest, in the order of digests."""
+        named = {digest for rank in ranks_of(taken) for digest in (rank.installed, rank.loaded) if digest}
         return {digest: self._contents[digest] for digest in sorted(named & self._contents.keys())}
 
     def refuse(self, why: str) -> None:
@@ -86,9 +86,9 @@ class Environments:
             self.problems.append(shown(why))
 
 
-def ranks_of(records: Iterable[Record]) -> set[RankEnvironment]:
-    """The environments of all ranks of these records."""
-    return {rank for record in records if record.environment for rank in record.environment.ranks}
+def ranks_of(taken: Iterable[Environment | None]) -> set[RankEnvironment]:
+    """The environments of all ranks."""
+    return {rank for environment in taken if environment is not None for rank in environment.ranks}
 
 
 def write_listings(folder: Path, listings: Mapping[str, Any]) -> None:

@@ -10,8 +10,9 @@ from typing import Literal
 
 from longca.lab.store.environments.images import ImageComparison, ImageList, best
 from longca.lab.store.environments.listings import Environments
+from longca.lab.store.rows.record_table import RecordTable, environments_of
 from longca.lab.store.text import plural
-from longca.lab.studies import Record
+from longca.lab.studies import Environment, Record
 from longca.lab.studies.facts import Installation, RankEnvironment
 
 PINNED = "sha256:"  # prefix of the digest of an obtained and checked image
@@ -110,7 +111,7 @@ def _number(count: int) -> str:
 
 
 def summary_of(
-    records: Iterable[Record], environments: Environments, images: Sequence[ImageList] = ()
+    records: RecordTable | Iterable[Record], environments: Environments, images: Sequence[ImageList] = ()
 ) -> EnvironmentSummary:
     """The environments of these records.
 
@@ -123,12 +124,12 @@ def summary_of(
     counts: Counter[str] = Counter()
     ranks: dict[str, set[RankEnvironment]] = defaultdict(set)
     num_records = 0
-    for record in records:
-        num_records += 1
-        ran[compared.where(record)] += 1
-        for digest in {rank.installed for rank in (record.environment.ranks if record.environment else ())}:
-            counts[digest] += 1
-        for rank in record.environment.ranks if record.environment else ():
+    for environment, count in environments_of(records):
+        num_records += count
+        ran[compared.where(environment)] += count
+        for digest in {rank.installed for rank in (environment.ranks if environment else ())}:
+            counts[digest] += count
+        for rank in environment.ranks if environment else ():
             ranks[rank.installed].add(rank)
     uses = [
         compared.use(digest, counts[digest], ranks[digest])
@@ -157,8 +158,7 @@ class _Compared:
         """The images that are nearest to any environment."""
         return tuple(sorted({nearest[0].name for nearest in self._known.values() if nearest is not None}))
 
-    def where(self, record: Record) -> Ran:
-        environment = record.environment
+    def where(self, environment: Environment | None) -> Ran:
         if environment is None:
             return "unknown"
         if (environment.software.container or "").startswith(PINNED):

@@ -1,0 +1,173 @@
+"""Loading of records as rows, from a study's results folder or from exported files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from longca.lab.store.beside.playoffs import PlayoffStore
+from longca.lab.store.beside.repeats import RepeatStore
+from longca.lab.store.cells import CellStore, UnusableFile
+from longca.lab.store.checks.columns import checked_columns, difference, is_verified
+from longca.lab.store.decode import Decoder, Unusable
+from longca.lab.store.environments.listings import Environments, read_listings, unpacked
+from longca.lab.store.load import first_problems, records_file
+from longca.lab.store.load import load as load_records
+from longca.lab.store.parquet import (
+    ENVIRONMENTS_KEY,
+    RECORD_COLUMN,
+    BadTable,
+    read_columns,
+    read_metadata,
+    read_texts,
+)
+from longca.lab.store.rows.kept import rows_of_cells
+from longca.lab.store.rows.record_table import RecordTable, TableBuilder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")
+ROWS_AT_A_TIME = 1_000
+
+
+@dataclass(frozen=True)
+class LoadedRows:
+    """Records as rows, and unreadable files and rows."""
+
+    table: RecordTable
+    """in order (`RecordTable.in_order`): the cells' own records, those of play-offs, and repeats"""
+    problems: list[UnusableFile]
+    environments: Environments = field(default_factory=Environments)
+    """software listings, as far as the sources contain them"""
+
+    def own_rows(self) -> list[int]:
+        """The rows of the cells' own records."""
+        pairs = zip(self.table.values("playoff"), self.table.values("repeat"), strict=True)
+        return [row for row, (playoff, is_repeat) in enumerate(pairs) if not playoff and not is_repeat]
+
+    @property
+    def num_own(self) -> int:
+        return len(self.own_rows())
+
+    @property
+    def num_repeats(self) -> int:
+        return sum(self.table.values("repeat"))
+
+    @property
+    def num_of_playoffs(self) -> int:
+        """Records of play-offs, without repeats."""
+        return len(self.table) - self.num_own - self.num_repeats
+
+
+def load_rows(*sources: Path | str) -> LoadedRows:
+    """All distinct records of the sources, as `longca.lab.store.load.load` finds them.
+
+    Args:
+        sources: results folders (their cells), records.parquet or records.json files.
+
+    Raises:
+        UserError: a missing file, or a file of unknown kind. A folder without results has no records.
+    """
+    tables: list[RecordTable] = []
+    problems: list[UnusableFile] = []
+    environments = Environments()
+    for source in map(Path, sources):
+        parts, damaged, listings = _load(source)
+        tables += [part for part in parts if len(part)]
+        problems += [*damaged, *(UnusableFile(source, why) for why in listings.problems)]
+        environments.merge(listings)
+    if not tables:
+        return LoadedRows(RecordTable.of(()), problems, environments)
+    whole = tables[0]
+    for table in tables[1:]:
+        whole = whole + table
+    return LoadedRows(_distinct(whole).in_order(), problems, environments)
+
+
+def _distinct(table: RecordTable) -> RecordTable:
+    """Each record once, the first one of several that are the same."""
+    seen = set[tuple[object, ...]]()
+    rows = []
+    for row, key in enumerate(zip(*(table.values(name) for name in IDENTITY), strict=True)):
+        if key not in seen:
+            seen.add(key)
+            rows.append(row)
+    return table if len(rows) == len(table) else table.take(rows)
+
+
+def _load(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environments]:
+    file = records_file(path)
+    if file is not None and file.suffix == ".parquet":
+        return _from_parquet(file)
+    if file is not None:
+        loaded = load_records(file)
+        return [RecordTable.of(loaded.all_records)], loaded.problems, loaded.environments
+    table, problems = rows_of_cells(CellStore(path))
+    controls, damaged = CellStore(path).read_all_controls()
+    cells = table.values("cell_id"), table.values("run_id"), table.values("started_at")
+    known = set(zip(*cells, strict=True)) if controls else set()
+    parts = [[each for each in controls if (each.cell_id, each.run_id, each.started_at) not in known]]
+    for store in (PlayoffStore(path), RepeatStore(path)):
+        records, more = store.read_all()
+        parts.append(records)
+        damaged += more
+    beside = [record for part in parts for record in part]
+    tables = [table, RecordTable.of(beside)] if beside else [table]
+    return tables, problems + damaged, read_listings(path)
+
+
+def _from_parquet(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environments]:
+    """As in `longca.lab.store.load`, but with one record in memory at a time."""
+    builder = TableBuilder()
+    decoder = Decoder()
+    reasons: dict[int, str] = {}
+    try:
+        stored = None if is_verified(path) else _Stored(path)
+        for row, text in enumerate(read_texts(path, RECORD_COLUMN)):
+            try:
+                record = decoder.decode((text or "").encode())
+            except Unusable as error:
+                reasons[row] = str(error)
+                continue
+            values = builder.add(record)
+            if stored is not None and (reason := stored.difference(row, values)):
+                reasons[row] = reason
+                builder.drop_last()
+        listings = read_metadata(path, ENVIRONMENTS_KEY)
+    except BadTable as error:
+        return [], [UnusableFile(path, str(error))], Environments()
+    problems = [UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]
+    return (
+        [builder.table()],
+        first_problems(problems),
+        Environments() if listings is None else unpacked(listings),
+    )
+
+
+class _Stored:
+    """The columns of a file that are compared with its records, read row by row from the first on."""
+
+    def __init__(self, path: Path) -> None:
+        columns = {column.name: column.type for column in checked_columns()}
+        self._table = read_columns(path, columns, optional=columns)
+        self._rows = self._read()
+        self._row = -1
+        self._values = dict[str, object]()
+
+    def difference(self, row: int, values: dict[str, object]) -> str:
+        """The first difference of a row; rows are asked for in their order."""
+        while self._row < row:
+            self._row, self._values = self._row + 1, next(self._rows)
+        return difference(values, self._values)
+
+    def _read(self) -> Iterator[dict[str, object]]:
+        names = self._table.column_names
+        for start in range(0, len(self._table), ROWS_AT_A_TIME):
+            part: pa.Table = self._table.slice(start, ROWS_AT_A_TIME)
+            yield from (
+                dict(zip(names, row, strict=True))
+                for row in zip(*(part.column(name).to_pylist() for name in names), strict=True)
+            )
