@@ -19,11 +19,10 @@ from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
 from longca.lowering.attnslice import attn_slices
 from longca.lowering.blocks import block_lists
+from longca.lowering.dense import col_intervals, row_intervals
 from longca.lowering.flashmask import flashmask_columns
 from longca.lowering.flex import block_mask, mask_mod
-from longca.lowering.intervals import col_intervals, row_intervals
-from longca.lowering.ranges import Csr
-from longca.lowering.tiles import Tiles, col_tiles, row_tiles
+from longca.lowering.tiles import Csr, Tiles, col_tiles, row_tiles
 from longca.lowering.varlen import varlen
 from longca.masks import Mask, build_mask
 

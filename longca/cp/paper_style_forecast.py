@@ -22,7 +22,7 @@ from longca.cp.forecast import SUM_BYTES, CallForecast
 from longca.cp.kernel_times import DeviceModel
 from longca.cp.schedule.links import LinkSpeeds
 from longca.cp.schedule.timeline import RankTimes
-from longca.masks.segments import diagonal_segments
+from longca.masks.traits import diagonal_segments
 from longca.predict.call import call_amounts, whole_statistics
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from longca.cp.api.planning import MaskPlanner, costs_of, plan_text
 from longca.cp.api.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm import signals
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks.mask import Mask, breaks_graph
 
 if TYPE_CHECKING:
     import torch

@@ -23,8 +23,7 @@ from torch import Tensor
 from longca.core.errors import UserError
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.call import attend
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks.mask import Mask, breaks_graph
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"

@@ -16,8 +16,7 @@ from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.blockwise import blockwise_attention
 from longca.dispatch.choice import OWN, REFERENCE, cannot, choose
 from longca.kernels.contract import Kernel, Prepared, Problem
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks.mask import Mask, breaks_graph
 
 
 def attend(

@@ -5,7 +5,7 @@ import numpy as np
 from longca.masks.band import HI, K0, K1, LO, Q0, Q1
 from longca.masks.forms import Varlen
 from longca.masks.mask import Mask
-from longca.masks.segments import diagonal_segments, shared_bound
+from longca.masks.traits import diagonal_segments, shared_bound
 
 
 def rectangle(mask: Mask) -> Varlen:

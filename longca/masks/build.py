@@ -14,8 +14,7 @@ from longca.core.schema import Frozen
 from longca.core.units import parse_length
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks.mask import Mask, breaks_graph
 from longca.masks.origin import MaskOrigin
 
 

@@ -30,7 +30,7 @@ from longca.masks import band
 from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
-    from longca.lowering.ranges import Runs
+    from longca.lowering.tiles import Runs
 
 MOST_GROUPS = 2
 MOST_ROWS, PIECE_ROWS = 1 << 19, 4096  # counted queries, and queries of a piece

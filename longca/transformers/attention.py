@@ -16,8 +16,7 @@ from longca.dispatch.api import attention
 from longca.dispatch.torch_op import mask_table, masks_of_table, traced_attention
 from longca.masks import band
 from longca.masks.band import spread
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks.mask import Mask, breaks_graph
 from longca.transformers.layers import LayerContext
 from longca.transformers.masks import as_table, table_of_dense
 

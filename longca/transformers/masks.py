@@ -21,8 +21,7 @@ from torch import Tensor
 from longca.core.errors import UserError
 from longca.dispatch.torch_op import COLUMNS, mask_table
 from longca.masks import band
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks.mask import Mask, breaks_graph
 
 MOST_PAIRS = 1 << 28  # of a mask whose function is evaluated for each pair
 MODULE = "transformers.masking_utils"

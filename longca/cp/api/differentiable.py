@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from longca.masks.graph_break import breaks_graph
+from longca.masks.mask import breaks_graph
 
 if TYPE_CHECKING:
     import torch

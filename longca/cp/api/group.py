@@ -11,7 +11,7 @@ from longca.core.errors import UserError
 from longca.cp.api.agreement_text import error_of_ranks, failure_of
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.process_group import TORCHRUN
-from longca.lowering.device import usable_device
+from longca.lowering.dense import usable_device
 
 if TYPE_CHECKING:
     import torch

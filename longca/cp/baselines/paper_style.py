@@ -19,7 +19,7 @@ from longca.cp.runtime.kernel_call import LocalCall
 from longca.masks import band
 from longca.masks.band import spread
 from longca.masks.mask import LazyMask, Mask
-from longca.masks.segments import diagonal_segments
+from longca.masks.traits import diagonal_segments
 
 if TYPE_CHECKING:
     import torch

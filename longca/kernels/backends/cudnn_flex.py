@@ -60,7 +60,7 @@ class CudnnFlexPrepared(Prepared):
         super().__init__(problem)
         import torch
 
-        from longca.lowering.intervals import cudnn_row_intervals
+        from longca.lowering.dense import cudnn_row_intervals
 
         start = time.perf_counter()
         table = (

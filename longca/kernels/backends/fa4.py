@@ -197,7 +197,7 @@ def element_tables(mask: Mask) -> list[np.ndarray]:
     import numpy as np
 
     from longca.lowering.blocks import block_of
-    from longca.lowering.intervals import interval_table
+    from longca.lowering.dense import interval_table
 
     def whole(table: np.ndarray) -> np.ndarray:
         return np.pad(table, [(0, 0)] * (table.ndim - 1) + [(0, -table.shape[-1] % BLOCK)])

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _functorch, _len_torch_dispatch_stack  # type: ignore[attr-defined]
 from torch.nn import Parameter
 
-from longca.masks.graph_break import breaks_graph
+from longca.masks.mask import breaks_graph
 from longca.ops.band.checks import (
     as_usable,
     check_backward,
