@@ -22,12 +22,10 @@ import numpy as np
 from benchmarks.common.text import milliseconds
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
-from longca.cp.partition.load_balance import make_sharding
-from longca.cp.schedule.cost import UnitCosts
-from longca.cp.schedule.gather import Gather
+from longca.cp.partition.sharding import make_sharding
 from longca.cp.schedule.plan import Plan
-from longca.cp.schedule.planner import Planner
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.planner import Planner, UnitCosts
+from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 

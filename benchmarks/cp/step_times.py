@@ -22,7 +22,7 @@ from longca.cp.runtime.steps import LocalSteps, step_masks
 from longca.lab.bench.measure.timer import time_calls
 
 if TYPE_CHECKING:
-    from longca.cp.partition.heads import RankHeads
+    from longca.cp.partition.mesh import RankHeads
     from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
     from longca.cp.schedule.plan import Plan
     from longca.kernels.contract import Kernel, Problem

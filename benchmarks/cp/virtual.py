@@ -32,7 +32,7 @@ from longca.core.call import BACKWARD_FLOPS_RATIO
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.contract import HeadStrategy
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import rank_times
 from longca.kernels.contract import Problem
 from longca.lab.bench.check.inputs import DTYPES

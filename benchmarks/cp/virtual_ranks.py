@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.cp.schedule.cost import UnitCosts
-from longca.cp.schedule.head_chunking import describe_chunks
+from longca.cp.schedule.planner import UnitCosts
+from longca.cp.schedule.work_partition import describe_chunks
 
 if TYPE_CHECKING:
     from benchmarks.cp.step_times import Clock
@@ -46,7 +46,7 @@ class Part:
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """Visible pairs (P, T), with those that `longca.cp.schedule.cost` adds for the ends of rows."""
+        """Visible pairs (P, T), with those that `longca.cp.schedule.planner` adds for the ends of rows."""
         found = self.plan.step_areas + UnitCosts.end_pairs * self.plan.step_band_rows
         return np.where(self.plan.step_areas > 0, found, 0).astype(float)
 

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.predict.links import fitted_of, misses, predicted
 from longca.core.hardware import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, links_of
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
 from longca.lab.advice.recorded import OWN, MeasuredCell
 from longca.lab.studies.fitting import has_rests, samples, to_fit, usual_protocol

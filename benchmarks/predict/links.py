@@ -21,7 +21,7 @@ import numpy as np
 
 from longca.core.errors import UserError
 from longca.core.hardware import load_hardware
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.lab.advice.recorded import MeasuredCell, measured_cells
 from longca.lab.store.load import load
 from longca.lab.studies.fitting import device_of

@@ -24,8 +24,8 @@ import numpy as np
 
 from longca.core.hardware import load_hardware
 from longca.cp.kernel_times import DeviceModel, kernels_s
-from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.plan import BufferSchedule
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import PlanTraffic, WorkTimeline
 from longca.predict.call import whole_statistics
 from longca.predict.fitted import load_fitted
@@ -34,10 +34,9 @@ from longca.predict.kernel import clock_slowdown
 if TYPE_CHECKING:
     from longca.core.call import CallSpec, Messages
     from longca.core.hardware import Network
-    from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
-    from longca.cp.schedule.work_partition import WorkPartition
+    from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
     from longca.kernels.contract import Kernel
 
 PROFILES: dict[Messages, str] = {

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.factory import partition_mask
-from longca.cp.partition.load_balance import contiguous
-from longca.cp.partition.sharding import StripedSharding
+from longca.cp.partition.sharding import StripedSharding, contiguous
+from longca.cp.schedule.planner import partition_mask
 from longca.predict.call import call_amounts, whole_statistics
 from longca.predict.kernel import even_idle, heads_of_item, part_amounts
 from longca.predict.ways import covers_all, items_of, ways_of_parts

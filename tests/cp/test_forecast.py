@@ -14,8 +14,8 @@ from longca.cp.kernel_times import DeviceModel
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule import timeline as timeline_module
-from longca.cp.schedule.links import LinkSpeeds
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.planner import LinkSpeeds
+from longca.cp.schedule.ring_and_gather import Ring
 from longca.cp.schedule.timeline import WorkTimeline
 from longca.cp.schedule.work_partition import WorkPartition, partition_on
 from longca.lab.advice.recorded import MeasuredCell, measured_cells

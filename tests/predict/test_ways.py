@@ -9,7 +9,7 @@ import pytest
 from longca.core.call import CallSpec
 from longca.cp.forecast import WorkForecast
 from longca.cp.kernel_times import DeviceModel
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.lab.advice.recorded import measured_cells
 from longca.lab.studies.fitting import fits, is_earlier, samples, to_fit, usual_protocol
 from longca.masks import Mask, build_mask

@@ -29,7 +29,7 @@ from longca.cp.api.request import AUTO
 from longca.cp.comm.buffers import ReceiveBuffers
 from longca.cp.forecast import Forecaster
 from longca.cp.partition.mesh import RANKS_PER_NODE
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
 
 if TYPE_CHECKING:

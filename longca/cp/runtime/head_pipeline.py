@@ -26,7 +26,7 @@ from longca.kernels.contract import Forward
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.schedule.work_partition import HeadChunk
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

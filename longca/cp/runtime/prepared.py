@@ -15,21 +15,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.contract import PreparedStrategy, TokenShard
-from longca.cp.partition.mesh import Mesh
+from longca.cp.partition.mesh import Mesh, formula_bytes
 from longca.cp.partition.sharding import even_ranges
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.runtime.kernel_call import sum_of_costs
 from longca.cp.runtime.plan_attention import PlanAttention
-from longca.cp.schedule.head_chunking import describe_chunks
-from longca.cp.traffic_formula import formula_bytes
+from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.partition.heads import RankHeads
+    from longca.cp.partition.mesh import RankHeads
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel, Prepared, Problem
 

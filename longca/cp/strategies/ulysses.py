@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from longca.core.call import CallSpec
 from longca.cp.contract import HeadStrategy
-from longca.cp.partition.heads import plan_heads
+from longca.cp.partition.mesh import plan_heads
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from longca.cp.contract import LocalCalls
     from longca.cp.partition.sharding import Sharding
     from longca.cp.runtime.prepared import PreparedHeads
-    from longca.cp.schedule.head_chunking import ChunkWeights
+    from longca.cp.schedule.work_partition import ChunkWeights
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
     from longca.masks.traits import Traits

@@ -13,12 +13,12 @@ from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, WorkForecast, link
 from longca.cp.kernel_times import DeviceModel
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
-from longca.cp.schedule.head_chunking import describe_chunks
+from longca.cp.schedule.work_partition import describe_chunks
 from longca.predict.call import whole_statistics
 
 if TYPE_CHECKING:
     from longca.core.call import CallSpec, Scalar
-    from longca.cp.schedule.links import LinkSpeeds
+    from longca.cp.schedule.planner import LinkSpeeds
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels.contract import Kernel
     from longca.lab.advice.question import AdviceQuestion

@@ -16,12 +16,11 @@ from longca.cp.contract import HeadStrategy
 from longca.cp.forecast import PROFILES, CallForecast, WorkForecast, forecast
 from longca.cp.kernel_times import DeviceModel
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
-from longca.cp.partition.load_balance import make_sharding
 from longca.cp.partition.mesh import Mesh
-from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.partition.sharding import make_sharding
 from longca.cp.schedule.plan import Schedule
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.planner import LinkSpeeds
+from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on
 from longca.lab.store.view import View
 from longca.lab.studies.fitting import is_earlier

@@ -14,7 +14,7 @@ from pydantic import Field
 from longca.core.schema import Frozen
 from longca.cp.partition.mesh import Mesh
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.ring_and_gather import Gather
 
 
 class NewStrategy(PlannedStrategy):
@@ -35,5 +35,5 @@ class NewStrategy(PlannedStrategy):
 
     def schedules(self, mesh: Mesh) -> Sequence[Gather]:
         """The schedules to choose among, the simplest first: `Gather` here, `Ring` in
-        `longca.cp.schedule.ring`."""
+        `longca.cp.schedule.ring_and_gather`."""
         return (Gather(self.params.stages),)

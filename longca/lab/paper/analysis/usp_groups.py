@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.core.call import CallSpec
-from longca.cp.partition.load_balance import contiguous
 from longca.cp.partition.mesh import head_groups
+from longca.cp.partition.sharding import contiguous
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.ring_and_gather import Ring
 from longca.lab.paper.analysis.select import GQA, MHA
 from longca.lab.store.text import number
 from longca.masks import build_mask
