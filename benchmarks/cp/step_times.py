@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from longca.cp.runtime.accumulate import contributions_of
-from longca.cp.runtime.prepared import HeadCall
-from longca.cp.runtime.steps import LocalSteps, step_masks
+from longca.cp.runtime.plan_attention import HeadCall, LocalSteps, step_masks
 from longca.lab.bench.measure.timer import time_calls
 
 if TYPE_CHECKING:

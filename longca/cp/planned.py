@@ -17,7 +17,7 @@ import numpy as np
 
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.mesh import HeadPlan, Mesh, formula_bytes, plan_heads
-from longca.cp.runtime.steps import active_rows
+from longca.cp.runtime.plan_attention import active_rows
 from longca.cp.schedule.planner import Planner
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
 from longca.masks.mask import whole_mask
@@ -104,7 +104,8 @@ class PlannedStrategy(HeadStrategy):
     def prepare_work(
         self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
     ) -> PreparedStrategy:
-        from longca.cp.runtime.prepared import PreparedHeads, PreparedPlan
+        from longca.cp.runtime.head_pipeline import PreparedHeads
+        from longca.cp.runtime.plan_attention import PreparedPlan
 
         if work.heads_only:
             prepared = PreparedHeads(problem, kernel, comm, work)

@@ -17,7 +17,7 @@ from longca.cp.runtime.accumulate import (
     merge,
     no_keys,
 )
-from longca.cp.runtime.steps import LocalStep, step_masks
+from longca.cp.runtime.plan_attention import LocalStep, step_masks
 from longca.cp.schedule.plan import Plan
 from longca.kernels.contract import UNIT_ROWS, Contribution
 from longca.masks import build_mask
@@ -151,7 +151,7 @@ def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
 def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan, unit: int):
     with (
         mock.patch("longca.cp.runtime.accumulate.UNIT_ROWS", unit),
-        mock.patch("longca.cp.runtime.steps.UNIT_ROWS", unit),
+        mock.patch("longca.cp.runtime.plan_attention.UNIT_ROWS", unit),
     ):
         check_visits(plan)
 

@@ -185,7 +185,7 @@ def test_items_of_a_call_with_few_heads_leave_multiprocessors_idle():
 
 def test_steps_take_the_way_of_their_own_masks():
     from longca.core.plugin import Registry
-    from longca.cp.runtime.steps import step_masks
+    from longca.cp.runtime.plan_attention import step_masks
 
     mask = made("causal", 32768)
     call = load_fitted().find("band", "bwd", mask.traits, 8)

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from longca.core.errors import UserError
-from longca.cp.api.group import all_or_none
+from longca.cp.api.ranks import all_or_none
 from longca.cp.api.request import AUTO
-from longca.cp.comm.buffers import ReceiveBuffers
+from longca.cp.comm.p2p import ReceiveBuffers
 from longca.cp.forecast import Forecaster
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.planner import LinkSpeeds

@@ -14,7 +14,7 @@ import yaml
 from longca.core.call import Scalar
 from longca.core.errors import UserError, whole_number
 from longca.core.plugin import Registry
-from longca.cp.api.group import all_or_none
+from longca.cp.api.ranks import all_or_none
 from longca.cp.contract import HeadStrategy
 from longca.kernels.contract import Problem
 from longca.masks.mask import Mask

@@ -15,7 +15,7 @@ import numpy as np
 
 from longca.core.call import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
-from longca.cp.runtime.kernel_call import LocalCall
+from longca.cp.runtime.accumulate import LocalCall
 from longca.masks import band
 from longca.masks.band import spread
 from longca.masks.mask import LazyMask, Mask

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.comm.buffers import ReceiveBuffers
+    from longca.cp.comm.p2p import ReceiveBuffers
     from longca.cp.schedule.plan import Plan
 
 STREAM = "gradients"  # a separate stream: keys of the next step must not wait for gradients of this one

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.comm.buffers import ReceiveBuffers
+    from longca.cp.comm.p2p import ReceiveBuffers
     from longca.cp.schedule.work_partition import HeadChunk
     from longca.kernels.contract import Problem
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.comm.buffers import ReceiveBuffers
-    from longca.cp.comm.p2p import CommStream, Message
+    from longca.cp.comm.p2p import CommStream, Message, ReceiveBuffers
     from longca.cp.schedule.plan import Plan, Transfer
 
     KeyTensors = tuple[torch.Tensor, torch.Tensor]

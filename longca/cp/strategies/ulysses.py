@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.cp.partition.sharding import Sharding
-    from longca.cp.runtime.prepared import PreparedHeads
+    from longca.cp.runtime.head_pipeline import PreparedHeads
     from longca.cp.schedule.work_partition import ChunkWeights
     from longca.kernels.contract import Kernel, Problem
     from longca.masks.mask import Mask
@@ -68,6 +68,6 @@ class Ulysses(HeadStrategy):
     def prepare_work(
         self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
     ) -> PreparedHeads:
-        from longca.cp.runtime.prepared import PreparedHeads
+        from longca.cp.runtime.head_pipeline import PreparedHeads
 
         return PreparedHeads(problem, kernel, comm, work)

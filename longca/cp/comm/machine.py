@@ -1,11 +1,14 @@
-"""A small file of shared memory that all ranks of one machine have open."""
+"""What ranks of one machine share: the network interface, which is loopback alone, and small files of shared
+memory that all of them have open."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -14,6 +17,61 @@ from longca.core.host import boot_id
 
 if TYPE_CHECKING:
     from longca.cp.comm.process_group import WorldGroup
+
+GLOO = "GLOO_SOCKET_IFNAME"
+LOOPBACK_NAMES = ("lo", "lo0")  # of Linux, of BSD and macOS
+
+
+@contextmanager
+def gloo_interface() -> Iterator[None]:
+    """Have gloo listen at loopback alone for groups that are made in this block, if all ranks are on one
+    machine. gloo takes the address of the host name otherwise, which others may reach.
+
+    An interface that the site has chosen by `GLOO_SOCKET_IFNAME` stays.
+    """
+    names = [name for _, name in socket.if_nameindex() if name in LOOPBACK_NAMES]
+    if GLOO in os.environ or not names or not on_one_machine(os.environ):
+        yield
+        return
+    os.environ[GLOO] = names[0]
+    try:
+        yield
+    finally:
+        os.environ.pop(GLOO, None)
+
+
+def on_one_machine(environ: Mapping[str, str]) -> bool:
+    """True if the variables of torchrun, or of `env://`, say that all ranks are on this machine."""
+    if "LOCAL_WORLD_SIZE" in environ:
+        return environ["LOCAL_WORLD_SIZE"] == environ.get("WORLD_SIZE")
+    return loopback_address(environ.get("MASTER_ADDR", "")) is not None
+
+
+def local_store(environ: Mapping[str, str]) -> tuple[str, socket.socket | None] | None:
+    """(URL of torch's store at loopback, socket of rank 0 that listens there), where MASTER_ADDR names
+    loopback and nobody has made the store: torch's own would listen at all addresses. None where torch has to
+    find it.
+
+    Raises OSError if the port is taken.
+    """
+    address = loopback_address(environ["MASTER_ADDR"])
+    if address is None or environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    port = int(environ["MASTER_PORT"])
+    listener = socket.create_server((address, port), backlog=512) if environ["RANK"] == "0" else None
+    return f"tcp://{address}:{port}", listener
+
+
+def loopback_address(host: str) -> str | None:
+    """The IPv4 address of a host name that is this machine's loopback; None for other names."""
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        address = ipaddress.IPv4Address(host)
+    except ValueError:
+        return None
+    return str(address) if address.is_loopback else None
+
 
 SHARED_MEMORY = "/dev/shm"
 
