@@ -33,7 +33,7 @@ from benchmarks.cp.compare import BASELINE, cell_of
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_heads, parse_length
 from longca.cp.contract import HeadStrategy
-from longca.cp.runtime.plan_attention import step_masks
+from longca.cp.schedule.planner import step_masks
 from longca.kernels.contract import Problem
 from longca.lab.studies.masks import cell_mask
 from longca.masks.mask import Mask

@@ -23,9 +23,8 @@ from benchmarks.common.text import milliseconds, names
 from benchmarks.cp.plan_costs import SCHEDULES
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
-from longca.cp.runtime.plan_attention import step_masks
 from longca.cp.schedule.plan import Plan
-from longca.cp.schedule.planner import Planner, UnitCosts
+from longca.cp.schedule.planner import Planner, UnitCosts, step_masks
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 

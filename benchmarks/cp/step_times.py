@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from longca.cp.runtime.accumulate import contributions_of
-from longca.cp.runtime.plan_attention import HeadCall, LocalSteps, step_masks
+from longca.cp.runtime.plan_attention import HeadCall, LocalSteps
+from longca.cp.schedule.planner import step_masks
 from longca.lab.bench.measure.timer import time_calls
 
 if TYPE_CHECKING:

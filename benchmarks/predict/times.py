@@ -20,8 +20,7 @@ from longca.core.call import CallSpec
 from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
 from longca.core.units import format_length, parse_length
-from longca.cp.forecast import PASS_EFFICIENCY, forecast, links_of
-from longca.cp.kernel_times import DeviceModel
+from longca.cp.forecast import PASS_EFFICIENCY, DeviceModel, forecast, links_of
 from longca.lab.advice.recorded import OWN
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import load_fitted

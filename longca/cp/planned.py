@@ -17,8 +17,7 @@ import numpy as np
 
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.mesh import HeadPlan, Mesh, formula_bytes, plan_heads
-from longca.cp.runtime.plan_attention import active_rows
-from longca.cp.schedule.planner import Planner
+from longca.cp.schedule.planner import Planner, active_rows
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
 from longca.masks.mask import whole_mask
 

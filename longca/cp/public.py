@@ -169,7 +169,7 @@ class ContextParallel:
     def estimated_ms(self) -> dict[str, float]:
         """By strategy, the estimates for "auto": attention of each mask once, with its backward, at the rates
         of an H200."""
-        return {name: seconds * 1e3 for name, seconds in self._plan.estimated_s.items()}
+        return {name: seconds * 1e3 for name, seconds in self._plan.estimated_s().items()}
 
     @property
     def refused(self) -> dict[str, str]:

@@ -1,6 +1,11 @@
-"""The dense mask, the format of SDPA and the naive kernel, and the intervals that it is painted from.
+"""The dense mask, the format of SDPA and the naive kernel; the intervals that it is painted from; and matrix
+products under it, in which NaN and infinity reach only those who see them.
 
-For each query the keys that it sees, for each key the queries that see it, as sorted ranges.
+Intervals: for each query the keys that it sees, for each key the queries that see it, as sorted ranges.
+
+Products: a hidden pair has weight 0, but 0 · NaN and 0 · inf are NaN: in a plain product one bad value of a
+packed document would reach all others. Finite inputs take the plain product; to find out costs one sum over
+each input.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from longca.masks.mask import Mask
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 def usable_device(device: Any) -> torch.device:
@@ -210,3 +216,44 @@ def _paint_grid(mask: Mask, group: int, out: torch.Tensor) -> None:
         torch.from_numpy(block_of(bounds[group])).to(out.device) for bounds in (grid.q_bounds, grid.k_bounds)
     )
     torch.index_select(visible[:, k_block], 0, q_block, out=out)
+
+
+def all_finite(*inputs: Tensor) -> bool:
+    """False if one of the tensors has a NaN or an infinity, or if its sum overflows. On a GPU the host
+    waits."""
+    import torch
+
+    return all(
+        bool(torch.isfinite(x.sum(dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)))
+        for x in inputs
+    )
+
+
+def confined_product(weights: Tensor, visible: Tensor, x: Tensor) -> Tensor:
+    """weights @ x, summed over visible pairs alone: with NaN and infinity of `x` where a row sees them.
+
+    Args:
+        weights: (…, n, m). Values at hidden pairs do not count, whatever they are.
+        visible: bool, of the shape of `weights`.
+        x: (…, m, p), of the dtype of `weights`.
+    """
+    import torch
+
+    weights = weights.masked_fill(~visible, 0.0)
+    product = weights @ x.masked_fill(~torch.isfinite(x), 0.0)
+
+    def meets(pairs: Tensor, values: Tensor) -> Tensor:
+        """True where a row has such a pair with such a value."""
+        return (pairs.to(torch.float32) @ values.to(torch.float32)) > 0
+
+    plus, minus, is_nan = x == torch.inf, x == -torch.inf, torch.isnan(x)
+    up = meets(weights > 0, plus) | meets(weights < 0, minus)
+    down = meets(weights > 0, minus) | meets(weights < 0, plus)
+    invalid = (
+        torch.isnan(product)
+        | meets(visible, is_nan)
+        | meets(visible & (weights == 0), plus | minus)
+        | (up & down)
+    )
+    product = product.masked_fill(up, torch.inf).masked_fill(down, -torch.inf)
+    return product.masked_fill(invalid, torch.nan)

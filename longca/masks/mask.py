@@ -182,6 +182,35 @@ class Mask(Conversions):
             return int(self.grid.areas().sum())
         return sum(int(band.areas(group).sum()) for group in self._groups)
 
+    def row_areas(self, edges: np.ndarray) -> np.ndarray:
+        """Visible pairs of the rows edges[n]..edges[n + 1], over all head groups, (n,) int64."""
+        if self.grid is not None:
+            grid = self.grid
+            seen = np.stack(
+                [
+                    rows.astype(np.float64) @ width
+                    for rows, width in zip(grid.visible, np.diff(grid.k_bounds, axis=1), strict=True)
+                ]
+            )
+            below = np.pad(np.cumsum(seen * np.diff(grid.q_bounds, axis=1), axis=1), ((0, 0), (1, 0)))
+            return np.diff(
+                sum(
+                    np.interp(edges, bounds, total)
+                    for bounds, total in zip(grid.q_bounds, below, strict=True)
+                )
+            ).astype(np.int64)
+        bands = np.concatenate(self.groups)
+        owner, part = band.spread(
+            np.searchsorted(edges, bands[:, band.Q0], side="right") - 1,
+            np.searchsorted(edges, bands[:, band.Q1]),
+        )
+        pieces = bands[owner]
+        pieces[:, band.Q0], pieces[:, band.Q1] = (
+            np.maximum(pieces[:, band.Q0], edges[part]),
+            np.minimum(pieces[:, band.Q1], edges[part + 1]),
+        )
+        return np.bincount(part, band.areas(pieces), len(edges) - 1).astype(np.int64)
+
     @property
     def density(self) -> float:
         """Share of all pairs that is visible; 0 if there are none."""
@@ -253,31 +282,6 @@ class Mask(Conversions):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "kept"}
-
-    def row_areas(self, edges: np.ndarray) -> np.ndarray:
-        """Visible pairs of the rows edges[n]..edges[n + 1], over all head groups, (n,) int64."""
-        if self.grid is not None:
-            grid = self.grid
-            seen = np.stack(
-                [
-                    rows.astype(np.float64) @ width
-                    for rows, width in zip(grid.visible, np.diff(grid.k_bounds, axis=1), strict=True)
-                ]
-            )
-            below = np.pad(np.cumsum(seen * np.diff(grid.q_bounds, axis=1), axis=1), ((0, 0), (1, 0)))
-            return np.diff(
-                sum(np.interp(edges, bounds, total) for bounds, total in zip(grid.q_bounds, below, strict=True))
-            ).astype(np.int64)
-        bands = np.concatenate(self.groups)
-        owner, part = band.spread(
-            np.searchsorted(edges, bands[:, band.Q0], side="right") - 1, np.searchsorted(edges, bands[:, band.Q1])
-        )
-        pieces = bands[owner]
-        pieces[:, band.Q0], pieces[:, band.Q1] = (
-            np.maximum(pieces[:, band.Q0], edges[part]),
-            np.minimum(pieces[:, band.Q1], edges[part + 1]),
-        )
-        return np.bincount(part, band.areas(pieces), len(edges) - 1).astype(np.int64)
 
     @cached_property
     def digest(self) -> str:

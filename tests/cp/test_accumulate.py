@@ -17,8 +17,9 @@ from longca.cp.runtime.accumulate import (
     merge,
     no_keys,
 )
-from longca.cp.runtime.plan_attention import LocalStep, step_masks
+from longca.cp.runtime.plan_attention import LocalStep
 from longca.cp.schedule.plan import Plan
+from longca.cp.schedule.planner import step_masks
 from longca.kernels.contract import UNIT_ROWS, Contribution
 from longca.masks import build_mask
 from tests.cp.test_plan import plans

@@ -71,7 +71,7 @@ def test_parts_are_the_whole(name: str, schedule: str, mask: str) -> None:
 
 def _misfit(problem, kernel, schedule: Gather | Ring, permutation: str, cell: Cell) -> str | None:
     from longca.cp.partition.sharding import make_sharding
-    from longca.cp.runtime.plan_attention import active_rows
+    from longca.cp.schedule.planner import active_rows
 
     plan = schedule.plan(problem.mask, make_sharding(permutation, problem.mask, WORLD))
     masks = (active_rows(step)[2] for rank in range(WORLD) for step in plan.steps(rank))

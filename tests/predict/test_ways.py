@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from longca.core.call import CallSpec
-from longca.cp.forecast import WorkForecast
-from longca.cp.kernel_times import DeviceModel
+from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.planner import LinkSpeeds
 from longca.lab.advice.recorded import measured_cells
 from longca.lab.studies.fitting import fits, is_earlier, samples, to_fit, usual_protocol
@@ -16,12 +15,10 @@ from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.predict import ways
-from longca.predict.call import CallModel
 from longca.predict.fit import FEWEST
-from longca.predict.fitted import load_fitted
-from longca.predict.kernel import amounts
+from longca.predict.fitted import CallModel, load_fitted
+from longca.predict.kernel import Items, amounts, covers_all, items_of, way_of
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
-from longca.predict.ways import Items, covers_all, items_of, way_of
 from tests.helpers.committed import committed
 
 NAMES = (
@@ -185,7 +182,7 @@ def test_items_of_a_call_with_few_heads_leave_multiprocessors_idle():
 
 def test_steps_take_the_way_of_their_own_masks():
     from longca.core.plugin import Registry
-    from longca.cp.runtime.plan_attention import step_masks
+    from longca.cp.schedule.planner import step_masks
 
     mask = made("causal", 32768)
     call = load_fitted().find("band", "bwd", mask.traits, 8)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 KERNELS = ("band", "naive")
 """the local kernels that "auto" chooses among: the first that runs here and does the masks with these heads
-and this dtype"""
+and this dtype; `band` runs on GPUs only"""
 DTYPES = ("bfloat16", "float16", "float32")
 MESSAGES = ("nccl", "symmetric")
 CHECKS = ("first", "always")
@@ -280,7 +280,9 @@ def _kernel(request: CpRequest, masks: Sequence[Mask]) -> str:
             f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all'
         )
     if name == AUTO:
-        kernels = {one: Registry("kernel").load(one) for one in KERNELS}
+        kernels = {
+            one: Registry("kernel").load(one) for one in KERNELS if device_type == "cuda" or one != "band"
+        }
         able = [
             one
             for one, kernel in kernels.items()

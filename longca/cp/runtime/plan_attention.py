@@ -40,18 +40,17 @@ from longca.cp.runtime.dkv_reduce import DkvReduce
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.runtime.kv_exchange import KvExchange
+from longca.cp.schedule.planner import step_masks
 from longca.cp.schedule.work_partition import describe_chunks
-from longca.kernels.contract import UNIT_ROWS, Forward
-from longca.masks.band import Q0, Q1
+from longca.kernels.contract import Forward
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
-    from longca.cp.schedule.plan import Plan, Step
+    from longca.cp.schedule.plan import Plan
     from longca.kernels.contract import Contribution, Kernel, Problem
-    from longca.masks.mask import Mask
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     from longca.cp.schedule.work_partition import WorkPartition
@@ -146,42 +145,6 @@ class LocalSteps:
         dq, dk, dv = step.call.backward(*given)
         total.waiting = step.rows, dq, number == self.last
         return dk, dv
-
-
-def step_masks(plan: Plan, rank: int, *, merging: bool) -> dict[int, tuple[int, int, Mask]]:
-    """`active_rows` of each step of a rank, by the number of the step."""
-    return {step.number: active_rows(step, merging=merging) for step in plan.steps(rank)}
-
-
-def active_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
-    """(start, end) of the queries that see keys of a step, and the step's mask for these queries: the inputs
-    of its kernel.
-
-    Args:
-        merging: for a kernel that merges: starts and ends are whole units of `UNIT_ROWS`, and a mask of
-            blocks keeps all queries.
-    """
-    mask = step.mask
-    if mask.grid is not None:
-        if merging:
-            return 0, mask.seqlen_q, mask
-        rows = [np.flatnonzero(visible.any(axis=1)) for visible in mask.grid.visible]
-        start = min(
-            int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen)
-        )
-        end = max(
-            int(bounds[seen[-1] + 1])
-            for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True)
-            if len(seen)
-        )
-    else:
-        bands, unit = np.concatenate(mask.groups), UNIT_ROWS if merging else 1
-        start, end = (
-            int(bands[:, Q0].min()) // unit * unit,
-            min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q),
-        )
-    whole = start == 0 and end == mask.seqlen_q
-    return start, end, mask if whole else mask.crop((start, end), (0, mask.seqlen_k))
 
 
 class PlanAttention:

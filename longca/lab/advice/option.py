@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core.plugin import Registry
 from longca.cp.contract import HeadStrategy
-from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, WorkForecast, links_of
-from longca.cp.kernel_times import DeviceModel
+from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, WorkForecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule.work_partition import describe_chunks
-from longca.predict.call import whole_statistics
+from longca.predict.fitted import whole_statistics
 
 if TYPE_CHECKING:
     from longca.core.call import CallSpec, Scalar

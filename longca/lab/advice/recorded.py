@@ -13,8 +13,7 @@ from functools import cached_property
 from longca.core.hardware import Hardware
 from longca.core.plugin import Registry
 from longca.cp.contract import HeadStrategy
-from longca.cp.forecast import PROFILES, CallForecast, WorkForecast, forecast
-from longca.cp.kernel_times import DeviceModel
+from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, WorkForecast, forecast
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
 from longca.cp.partition.sharding import make_sharding

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from longca.core.errors import UserError
-from longca.core.project import SHIPPED
+from longca.core.reading import SHIPPED
 from longca.core.version import VERSION
 
 VARIABLE = "LONGCA_RELEASES"

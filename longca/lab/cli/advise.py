@@ -120,7 +120,7 @@ def command(
     """
     from longca.core.plugin import Registry
     from longca.core.units import parse_heads, parse_length
-    from longca.lab.advice.blocks import check_blocks
+    from longca.lab.advice.question import check_blocks
     from longca.lab.advice.ranking import advise
     from longca.masks.build import build_mask
 

@@ -7,7 +7,7 @@ import typer
 
 from longca.core.errors import escaped
 from longca.core.plugin import Registry
-from longca.core.project import project_root
+from longca.core.reading import project_root
 from longca.core.schema import parse
 from longca.lab.studies.checkout import home_of_results, studies_folder
 from longca.lab.studies.config import Config, load_config

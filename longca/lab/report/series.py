@@ -345,7 +345,7 @@ def is_earlier(table: pd.DataFrame) -> pd.Series:
     import pandas as pd
 
     # imported here, since it imports masks, which a page of a study does not need
-    from longca.predict.ways import ran_earlier
+    from longca.predict.kernel import ran_earlier
 
     return pd.Series(
         [ran_earlier(str(kernel), str(sha)) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)],

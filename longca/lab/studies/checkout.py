@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longca.core.project import MARK, ROOT, SHIPPED, in_project, origin, project_root
+from longca.core.reading import MARK, ROOT, SHIPPED, in_project, origin, project_root
 from longca.core.version import VERSION
 
 if TYPE_CHECKING:

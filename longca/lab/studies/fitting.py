@@ -11,9 +11,8 @@ from longca.core.errors import UserError
 from longca.lab.studies.masks import cell_mask, mask_name
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
 from longca.predict.fitted import FittedKernels
-from longca.predict.kernel import amounts, form_labels
+from longca.predict.kernel import amounts, covers_all, form_labels, items_of, ran_earlier, way_of
 from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
-from longca.predict.ways import covers_all, items_of, ran_earlier, way_of
 
 if TYPE_CHECKING:
     from longca.lab.studies.cell import Cell

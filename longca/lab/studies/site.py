@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from longca.core.errors import unknown
-from longca.core.project import in_project
+from longca.core.reading import in_project
 from longca.core.schema import Frozen, merge, parse, read_yaml
 
 SITE_FILE = Path("config/site.yaml")
