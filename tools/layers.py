@@ -4,7 +4,7 @@ A layer is a package, a sub-package or a module that stands between packages. Ea
 with the longest name that begins its own. `LIBRARY` stands alone: it imports nothing of the laboratory.
 """
 
-_PLANNED = "core masks kernels cp.partition cp.schedule  cp.contract"
+_PLANNED = "core masks kernels cp.partition cp.schedule cp.contract"
 _LIBRARY = f"""
 core
 data                           core
@@ -27,7 +27,7 @@ predict                        core masks lowering ops.band.tables.backward_rule
 cp
 cp.comm                        core
 cp.partition                   core masks
-cp.schedule                    core masks cp.partition
+cp.schedule                    core masks kernels cp.partition
 cp.contract                    core kernels
 cp.forecast                    core masks kernels predict cp.partition cp.schedule
 cp.paper_style_forecast        core masks predict cp.baselines cp.schedule cp.forecast
