@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from longca.core.host import boot_id
-
-if TYPE_CHECKING:
-    from longca.cp.comm.process_group import WorldGroup
 
 GLOO = "GLOO_SOCKET_IFNAME"
 LOOPBACK_NAMES = ("lo", "lo0")  # of Linux, of BSD and macOS
@@ -76,6 +73,14 @@ def loopback_address(host: str) -> str | None:
 SHARED_MEMORY = "/dev/shm"
 
 
+class GatheringRanks(Protocol):
+    """The part of a `WorldGroup` that is needed here. Process groups import this module."""
+
+    rank: int
+
+    def gather(self, mine: Any) -> list[Any]: ...
+
+
 class Closable(Protocol):
     def close(self) -> None: ...
 
@@ -84,7 +89,7 @@ T = TypeVar("T", bound=Closable)
 
 
 def open_on_all_ranks(
-    group: WorldGroup, num_bytes: int, purpose: str, use: Callable[[FileIO], T]
+    group: GatheringRanks, num_bytes: int, purpose: str, use: Callable[[FileIO], T]
 ) -> tuple[T | None, str]:
     """Opens one new file, full of zeros, on all ranks. All ranks call it together.
 
