@@ -12,7 +12,19 @@ same factor, for any kernel:
                           1 │────────┘
                             └────────┴────────┴──────── time at full clock
                                   BOOST_S   SETTLED_S
-"""
+
+Kernel-specific algorithms: rules of single kernels that are not fitted to records.
+
+    kernel        direction   rule
+    band          bwd         one pass, whose work tiles add to dQ in one order or another, or two kernels: as its operator chooses
+    fa2           fwd         items of work start in the order of the sequence; `torch_flash` is the same code
+    band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass; forward
+                              its operator has a finer limit
+    cudnn_graph   bwd         a window that looks ahead as well as back is computed over the whole square, and masked there
+
+A kernel with several algorithms has a model for each (`KernelModel.way`). All other kernels have one unnamed
+model.
+"""  # noqa: E501
 
 from __future__ import annotations
 

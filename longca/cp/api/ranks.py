@@ -1,5 +1,13 @@
 """What ranks say to each other before a call sends anything: who they are, the header of a call, its calls of
-`shard`, and the sentences that say in what ranks differ."""
+`shard`, and the sentences that say in what ranks differ.
+
+The calls of `shard` on one rank. They send nothing, so the next header describes them to the other
+ranks.
+
+Every rank gives `shard` the whole of the same tensor. A rank that has left out a step, or draws its data
+with another seed, gives another one. A few elements show that for tensors in the host's memory; to read
+those of a GPU would make the host wait.
+"""
 
 from __future__ import annotations
 

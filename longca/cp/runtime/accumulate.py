@@ -8,6 +8,8 @@ Sums are in float32. There are two methods:
   and to finish; the last step of a row writes the dtype of q. Rows of a single step then have no extra cost.
 
 Shapes: L queries of the rank, H query heads, D head dim.
+
+One kernel call on some of the queries and some of the keys, as a part of attention over all keys.
 """
 
 from __future__ import annotations

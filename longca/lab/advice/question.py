@@ -1,4 +1,7 @@
-"""The question that advice answers: a call, the GPUs that it runs on, and the profile of their messages."""
+"""The question that advice answers: a call, the GPUs that it runs on, and the profile of their messages.
+
+The limit on masks of blocks: plans of them are made block by block.
+"""
 
 from __future__ import annotations
 
