@@ -18,7 +18,7 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
-PART = "shipped"  # longca.core.project.SHIPPED
+PART = "shipped"  # longca.core.reading.SHIPPED
 RECORDS = "reports/*/*.parquet"  # as longca.lab.store.load.committed: a folder for each model of GPU
 COMMIT = "COMMIT"  # longca.lab.studies.checkout.COMMIT_FILE
 RELEASES, ADDRESS = "LONGCA_RELEASES", "RELEASES"  # longca.lab.archive.releases

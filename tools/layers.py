@@ -4,7 +4,7 @@ A layer is a package, a sub-package or a module that stands between packages. Ea
 with the longest name that begins its own. `LIBRARY` stands alone: it imports nothing of the laboratory.
 """
 
-_PLANNED = "core masks kernels cp.partition cp.schedule cp.traffic_formula cp.contract"
+_PLANNED = "core masks kernels cp.partition cp.schedule cp.contract"
 _LIBRARY = f"""
 core
 data                           core
@@ -27,17 +27,15 @@ predict                        core masks lowering ops.band.tables.backward_rule
 cp                             core
 cp.comm                        core
 cp.partition                   core masks
-cp.schedule                    core masks cp.partition
-cp.traffic_formula             cp.partition
+cp.schedule                    core masks kernels cp.partition
 cp.contract                    core kernels
-cp.kernel_times                core masks kernels predict cp.partition cp.schedule
-cp.forecast                    core masks kernels predict cp.partition cp.schedule cp.kernel_times
-cp.paper_style_forecast        core masks predict cp.baselines cp.schedule cp.kernel_times cp.forecast
+cp.forecast                    core masks kernels predict cp.partition cp.schedule
+cp.paper_style_forecast        core masks predict cp.baselines cp.schedule cp.forecast
 cp.runtime                     {_PLANNED} ops cp.comm
 cp.planned                     {_PLANNED} cp.comm cp.runtime
 cp.baselines                   core masks kernels cp.comm cp.partition cp.contract cp.runtime
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
-cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.kernel_times cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
+cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
 cp.public                      core masks cp.api cp.comm
 transformers                   core masks dispatch cp
 """  # noqa: E501
@@ -50,7 +48,7 @@ environment
 published
 ranking        store
 claims         masks store ranking
-advice         masks kernels store ranking predict claims cp.contract cp.partition cp.schedule cp.kernel_times cp.forecast cp.paper_style_forecast
+advice         masks kernels store ranking predict claims cp.contract cp.partition cp.schedule cp.forecast cp.paper_style_forecast
 report         store ranking advice predict
 paper          ranking data masks kernels store published claims report advice cp.partition cp.schedule
 compare        store ranking published report
@@ -101,7 +99,7 @@ AT_TOP = {
 }
 NEVER_TORCH = (
     *("core", "data", "masks", "predict"),
-    *("cp.partition", "cp.schedule", "cp.kernel_times", "cp.forecast", "cp.paper_style_forecast"),
+    *("cp.partition", "cp.schedule", "cp.forecast", "cp.paper_style_forecast"),
     *(
         "lab.studies",
         "lab.code",

@@ -32,7 +32,7 @@ from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import BASELINE, cell_of
 from longca.core import Registry, format_length, parse_heads, parse_length
 from longca.cp import HeadStrategy
-from longca.cp.runtime.steps import step_masks
+from longca.cp.schedule.planner import step_masks
 from longca.kernels import Problem
 from longca.lab.studies import cell_mask
 from longca.masks import Mask

@@ -23,9 +23,8 @@ from benchmarks.common.text import milliseconds
 from longca.core import Registry, format_length, parse_length
 from longca.cp.partition import make_sharding
 from longca.cp.schedule import Gather, Ring
-from longca.cp.schedule.cost import UnitCosts
 from longca.cp.schedule.plan import Plan
-from longca.cp.schedule.planner import Planner
+from longca.cp.schedule.planner import Planner, UnitCosts
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 

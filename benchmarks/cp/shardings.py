@@ -6,7 +6,7 @@
 Kernels forward, 64:8 heads, head dim 128, by the costs that `benchmarks.band.step_costs` finds in the CSV of
 `benchmarks.band.compare`: each work tile goes to the multiprocessor that is free first, one head after
 another (the kernel runs several heads at once), and each call has its own cost. Waits of ranks for each other
-or for messages are not in it. Messages and the choice are those of `longca.cp.schedule.cost`.
+or for messages are not in it. Messages and the choice are those of `longca.cp.schedule.planner`.
 """
 
 import argparse
@@ -22,10 +22,8 @@ from benchmarks.band.tables import OURS
 from benchmarks.common.text import milliseconds, names
 from benchmarks.cp.plan_costs import SCHEDULES
 from longca.core import Registry, format_length, parse_length
-from longca.cp.runtime.steps import step_masks
-from longca.cp.schedule.cost import UnitCosts
 from longca.cp.schedule.plan import Plan
-from longca.cp.schedule.planner import Planner
+from longca.cp.schedule.planner import Planner, UnitCosts, step_masks
 from longca.masks import Mask, build_mask
 from tools.table import Table, add_options
 

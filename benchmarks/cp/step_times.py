@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from longca.cp.runtime.accumulate import contributions_of
-from longca.cp.runtime.prepared import HeadCall
-from longca.cp.runtime.steps import LocalSteps, step_masks
+from longca.cp.runtime.head_pipeline import HeadCall
+from longca.cp.runtime.plan_attention import LocalSteps
+from longca.cp.schedule.planner import step_masks
 from longca.lab.bench.measure.timer import time_calls
 
 if TYPE_CHECKING:
-    from longca.cp.partition.heads import RankHeads
+    from longca.cp.partition.mesh import RankHeads
     from longca.cp.runtime.accumulate import DqAccumulator, OutputAccumulator
     from longca.cp.schedule.plan import Plan
     from longca.kernels import Kernel, Problem

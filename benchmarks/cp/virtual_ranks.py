@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longca.cp.schedule import describe_chunks
-from longca.cp.schedule.cost import UnitCosts
+from longca.cp.schedule.planner import UnitCosts
 
 if TYPE_CHECKING:
     from benchmarks.cp.step_times import Clock
@@ -46,9 +46,9 @@ class Part:
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """Visible pairs (P, T), with those that `longca.cp.schedule.cost` adds for the ends of rows."""
-        values = self.plan.step_areas + UnitCosts.end_pairs * self.plan.step_band_rows
-        return np.where(self.plan.step_areas > 0, values, 0).astype(float)
+        """Visible pairs (P, T), with those that `longca.cp.schedule.planner` adds for the ends of rows."""
+        found = self.plan.step_areas + UnitCosts.end_pairs * self.plan.step_band_rows
+        return np.where(self.plan.step_areas > 0, found, 0).astype(float)
 
     def filled(self, direction: str, timed: np.ndarray) -> np.ndarray:
         """Returns all kernels' times; ranks that were not timed are interpolated by pairs."""

@@ -17,10 +17,9 @@ from rich.table import Table
 
 from longca.core import Registry, format_length, parse_length
 from longca.lowering import attn_slices, block_lists, col_tiles, flashmask_columns, row_tiles
+from longca.lowering.dense import col_intervals, row_intervals
 from longca.lowering.flex import block_mask, mask_mod
-from longca.lowering.intervals import col_intervals, row_intervals
-from longca.lowering.ranges import Csr
-from longca.lowering.tiles import Tiles
+from longca.lowering.tiles import Csr, Tiles
 from longca.lowering.varlen import varlen
 from longca.masks import Mask, build_mask
 

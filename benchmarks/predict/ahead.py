@@ -22,7 +22,7 @@ from typing import Any
 
 from longca.core import format_length
 from longca.cp.forecast import links_of
-from longca.lab.advice.interval import interval_s, with_range
+from longca.lab.advice.draws import interval_s, with_range
 from longca.lab.advice.option import candidate_of, predict, predict_each
 from longca.lab.advice.question import AdviceQuestion, question_of
 from longca.lab.store.load import load

@@ -17,8 +17,7 @@ from typing import Any
 
 from benchmarks.common.text import names
 from longca.core import CallSpec, Registry, format_length, load_hardware, parse_length
-from longca.cp import DeviceModel
-from longca.cp.forecast import PASS_EFFICIENCY, forecast, links_of
+from longca.cp.forecast import PASS_EFFICIENCY, DeviceModel, forecast, links_of
 from longca.lab.advice.recorded import OWN
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import load_fitted

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from longca.core.errors import UserError, unknown
-from longca.core.project import in_project, origin
+from longca.core.reading import in_project, origin
 from longca.core.schema import Frozen, parse, read_yaml
 
 HARDWARE = Path("config/hardware.yaml")

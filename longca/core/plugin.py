@@ -23,9 +23,9 @@ from typing import Any
 from longca.core.children.first_call import with_first_call
 from longca.core.children.trial import MEND, refusals
 from longca.core.errors import UserError, unknown
+from longca.core.reading import PACKAGE_ROOT
 
 IN_WORKERS = ("prepare",)  # methods that only worker processes call
-PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
 class BrokenPlugin(UserError):

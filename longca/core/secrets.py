@@ -7,7 +7,7 @@ through this module. Code in a bundle, whether the project's own or a plug-in's,
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 HIDDEN = "***"
@@ -52,7 +52,12 @@ _PATTERNS = [
     ),
     (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", HIDDEN),
 ]
-_COMPILED = [(re.compile(pattern), replacement) for pattern, replacement in _PATTERNS]
+
+
+@cache
+def _compiled() -> list[tuple[re.Pattern[str], str]]:
+    """Compiled at the first text that may hold a secret: most processes see none."""
+    return [(re.compile(pattern), replacement) for pattern, replacement in _PATTERNS]
 
 
 def without_secrets(text: str, environ: Mapping[str, str] | None = None) -> str:
@@ -71,7 +76,7 @@ def _without(text: str, values: Sequence[str]) -> str:
             text = text.replace(value, HIDDEN)
     if _HINTS.search(text) is None:
         return text
-    for pattern, replacement in _COMPILED:
+    for pattern, replacement in _compiled():
         text = pattern.sub(replacement, text)
     return text
 

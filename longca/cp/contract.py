@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.partition.sharding import Sharding
-    from longca.cp.schedule.head_chunking import ChunkWeights
-    from longca.cp.schedule.work_partition import WorkPartition
+    from longca.cp.schedule.work_partition import ChunkWeights, WorkPartition
     from longca.kernels import Forward, Kernel, Problem
     from longca.masks import LazyMask, Mask, Traits
 

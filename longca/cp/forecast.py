@@ -16,35 +16,128 @@ Shapes: P ranks of a ring, N ranks of a head group, T steps.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core import load_hardware
-from longca.cp.kernel_times import DeviceModel, kernels_s
-from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.partition.mesh import SUM_BYTES
+from longca.cp.partition.sharding import StripedSharding, contiguous
+from longca.cp.schedule.planner import LinkSpeeds, partition_mask
 from longca.cp.schedule.timeline import PlanTraffic, WorkTimeline
-from longca.predict import clock_slowdown, whole_statistics
-from longca.predict.fitted import load_fitted
+from longca.cp.schedule.work_partition import memory_bytes
+from longca.predict import (
+    clock_slowdown,
+    covers_all,
+    even_idle,
+    heads_of_item,
+    items_of,
+    part_amounts,
+    ways_of_parts,
+)
+from longca.predict.fitted import call_amounts, whole_statistics
 
 if TYPE_CHECKING:
     from longca.core import CallSpec, Messages, Network
-    from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
-    from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels import Kernel
+    from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
+    from longca.masks import Mask
+    from longca.predict import KernelModel
+    from longca.predict.fitted import CallModel
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A kernel on a GPU in one direction."""
+
+    kernel: CallModel
+    memory_bytes_per_s: float
+    """bandwidth of elementwise passes"""
+    merges: bool
+    """True if the kernel merges results of steps in its epilogue"""
+
+
+def kernels_s(
+    plan: Plan, num_q: int, num_kv: int, call: CallSpec, device: DeviceModel
+) -> tuple[np.ndarray, np.ndarray | float]:
+    """(seconds of each rank's kernels at full clock (P, T), their throttles (P, T))."""
+    steps = _step_ways(plan, num_kv, device.kernel)
+    if steps is None:
+        model = device.kernel.for_call(plan.partition.mask, num_kv)
+        return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
+    seconds = np.zeros(steps.shape)
+    throttle = np.zeros(steps.shape)
+    for way in np.unique(steps):
+        model = device.kernel.of(str(way))
+        seconds = np.where(steps == way, _kernels_of_way_s(plan, num_q, num_kv, call, model), seconds)
+        throttle = np.where(steps == way, model.throttle, throttle)
+    return seconds, throttle
+
+
+def _step_ways(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
+    """The algorithm of each step, (P, T); None if a single rank has the whole mask, or for kernels with one
+    algorithm."""
+    mask = plan.partition.mask
+    if plan.world == 1 or mask.grid is not None or not any(model.way for model in kernel.ways):
+        return None
+    rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / mask.num_groups)
+    return ways_of_parts(mask, plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv)
+
+
+def _step_keys(plan: Plan) -> np.ndarray:
+    """Keys of each step, (P, T)."""
+    with_own = [plan.num_own_kv(0, number) > 0 for number in range(plan.num_steps)]
+    return plan.received_kv + np.outer(plan.sharding.num_tokens, with_own)
+
+
+def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
+    """`kernels_s` for one model."""
+    mask = plan.partition.mask
+    ratio = num_q // num_kv
+    whole = whole_statistics(mask, model.shape, ratio)
+    groups = mask.num_groups
+    ends = row_ends(mask)
+    if plan.world == 1:
+        own = call_amounts(model, mask, num_q, num_kv)
+        return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
+    if not isinstance(
+        plan.sharding, StripedSharding
+    ):  # cuts between chunks are between tiles, so no row ends there
+        ends = max(ends, float(plan.step_band_rows.sum()))
+    hidden, partial = (
+        (amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial)
+    )
+    area = plan.step_areas / groups
+    band_rows = plan.step_band_rows / groups
+    rows = np.minimum(plan.sharding.num_tokens[:, None], band_rows)
+    keys = _step_keys(plan)
+    computed = (
+        rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
+    )
+    partial = np.minimum(partial * band_rows, computed)
+    items = items_of(model.kernel, model.direction, model.way)
+    lines = np.ceil(keys / model.shape.keys if items.by_keys else rows / model.shape.tokens(ratio))
+    idle = items.share * even_idle(
+        computed * num_q, lines * num_q / heads_of_item(items, model.shape, ratio), in_order=items.in_order
+    )
+    found = part_amounts(computed - partial, partial, 0.0, rows, idle, num_q, num_kv)
+    return model.boosted_s(found * (plan.step_areas > 0)[..., None], call.head_dim)
+
+
+def row_ends(mask: Mask) -> float:
+    """Rows of bands of a mask, over its head groups."""
+    key = "row ends"
+    if key not in mask.kept:
+        mask.kept[key] = float(partition_mask(mask, contiguous(mask.seqlen_q, 1)).band_rows.sum())
+    return mask.kept[key]
+
 
 PROFILES: dict[Messages, str] = {
     "nccl": "h200-nccl",
     "symmetric": "h200-copy-engines",
 }  # of messages, in config/hardware.yaml
-USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml
-FITTED_ELEM_BYTES = 2
-SUM_BYTES = 4  # of an element of a float32 sum
 # share of the memory bandwidth in elementwise passes: `python -m benchmarks.predict.links`
 PASS_EFFICIENCY = 0.85
 
@@ -220,44 +313,6 @@ def forecast(work: WorkPartition, call: CallSpec, device: DeviceModel, links: Li
     return WorkForecast(work, call, device, packs=links.packs).at(links)
 
 
-class Forecaster:
-    """Seconds of work partitions on this machine's GPUs, for the choice of a strategy, from kernels fitted on
-    an H200."""
-
-    def __init__(self, kernel: Kernel, messages: Messages, ranks_per_node: int) -> None:
-        """
-        Args:
-            ranks_per_node: GPUs of a node.
-        """
-        hardware = load_hardware()
-        profile = next((network for network in hardware.networks if network.name == PROFILES[messages]), None)
-        links = LinkSpeeds() if profile is None else links_of(profile)
-        self._links = replace(links, ranks_per_node=ranks_per_node)
-        self._kernel = kernel
-        self._fitted = load_fitted()
-        self._memory_bytes_per_s = (
-            (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
-        )
-
-    def seconds(self, work: WorkPartition, call: CallSpec) -> float | None:
-        """Seconds of a forward call and, if required, its backward, on the slowest rank.
-
-        None without records of such calls.
-        """
-        traits = work.plan.partition.mask.traits
-        total = 0.0
-        for direction in ("fwd", "bwd") if call.direction == "bwd" else ("fwd",):
-            model = self._fitted.find(
-                self._kernel.name, direction, traits, call.num_q_heads // call.num_kv_heads
-            )
-            if model is None or call.elem_bytes != FITTED_ELEM_BYTES:
-                return None
-            device = DeviceModel(model, self._memory_bytes_per_s, self._kernel.merges)
-            made = WorkForecast(work, replace(call, direction=direction), device, packs=self._links.packs)
-            total += float(made.times(self._links).total_s.max())
-        return total
-
-
 def _passes_s(
     plan: Plan, q: range, kv: range, call: CallSpec, device: DeviceModel, *, packs: bool
 ) -> np.ndarray:
@@ -346,39 +401,3 @@ def _heads_sent(work: WorkPartition, backward: bool) -> np.ndarray:
     if backward:
         return q + (q + 2 * leaving)[:, None]
     return q + 2 * arriving + q[:, None]
-
-
-def memory_bytes(work: WorkPartition, call: CallSpec) -> float:
-    """Largest memory of a rank in a call: the memory of attention itself, and that of the strategy."""
-    mesh = work.mesh
-    plan = work.plan
-    row = call.head_dim
-    backward = call.direction == "bwd"
-    tokens = float(plan.sharding.num_tokens.max()) / mesh.heads
-    inputs = (
-        (2 * call.num_q_heads + 2 * call.num_kv_heads)
-        * tokens
-        * row
-        * call.elem_bytes
-        * (2 if backward else 1)
-    )
-    q_heads = max(sum(len(chunk.q[rank]) for chunk in work.chunks) for rank in range(mesh.heads))
-    kv_heads = (
-        max(sum(len(chunk.arriving[rank]) for chunk in work.chunks) for rank in range(mesh.heads))
-        or call.num_kv_heads
-    )
-    held = float(plan.sharding.num_tokens.max())
-    gathered = (
-        (2 * q_heads + 2 * kv_heads) * held * row * call.elem_bytes * (2 if backward else 1)
-        if mesh.heads > 1
-        else 0.0
-    )
-    buffers = 0.0
-    if mesh.ring > 1:
-        of_rank = int(plan.received_kv.sum(axis=1).argmax())
-        buffers = (
-            sum(BufferSchedule(plan, of_rank, early=True).buffer_keys) * 2 * kv_heads * row * call.elem_bytes
-        )
-        sums = q_heads * held + (2 * kv_heads * held + 2 * kv_heads * held if backward else 0)
-        buffers += sums * row * SUM_BYTES + (2 * buffers if backward else 0)
-    return inputs + gathered + buffers

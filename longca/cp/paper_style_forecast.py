@@ -18,12 +18,11 @@ import numpy as np
 
 from longca.core import UserError
 from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaddedDocuments, causal_mask, full_mask
-from longca.cp.forecast import SUM_BYTES, CallForecast
-from longca.cp.kernel_times import DeviceModel
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.forecast import SUM_BYTES, CallForecast, DeviceModel
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import RankTimes
 from longca.masks import diagonal_segments
-from longca.predict import call_amounts, whole_statistics
+from longca.predict.fitted import call_amounts, whole_statistics
 
 if TYPE_CHECKING:
     from longca.core import CallSpec

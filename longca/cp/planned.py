@@ -16,12 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from longca.cp.contract import HeadStrategy
-from longca.cp.partition.heads import HeadPlan, plan_heads
-from longca.cp.partition.mesh import Mesh
-from longca.cp.runtime.steps import active_rows
-from longca.cp.schedule.planner import Planner
+from longca.cp.partition.mesh import HeadPlan, Mesh, formula_bytes, plan_heads
+from longca.cp.schedule.planner import Planner, active_rows
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
-from longca.cp.traffic_formula import formula_bytes
 from longca.masks import whole_mask
 
 if TYPE_CHECKING:
@@ -29,10 +26,9 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding
-    from longca.cp.schedule.cost import UnitCosts
-    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.plan import Plan, Schedule, Step
-    from longca.cp.schedule.planner import ScoredPlan
+    from longca.cp.schedule.planner import ScoredPlan, UnitCosts
+    from longca.cp.schedule.work_partition import ChunkWeights
     from longca.kernels import Kernel, Problem
     from longca.masks import LazyMask, Mask, Traits
 
@@ -107,7 +103,8 @@ class PlannedStrategy(HeadStrategy):
     def prepare_work(
         self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
     ) -> PreparedStrategy:
-        from longca.cp.runtime.prepared import PreparedHeads, PreparedPlan
+        from longca.cp.runtime.head_pipeline import PreparedHeads
+        from longca.cp.runtime.plan_attention import PreparedPlan
 
         if work.heads_only:
             prepared = PreparedHeads(problem, kernel, comm, work)

@@ -17,10 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from longca.core import UserError
 from longca.cp.api.agreement import Agreement
-from longca.cp.api.checks import check_tensors, check_tokens, row_text
-from longca.cp.api.differentiable import ForwardCall, attend, gather_tokens
-from longca.cp.api.group import join
+from longca.cp.api.differentiable import (
+    ForwardCall,
+    attend,
+    check_tensors,
+    check_tokens,
+    gather_tokens,
+    row_text,
+)
 from longca.cp.api.planning import MaskPlanner, costs_of, plan_text
+from longca.cp.api.ranks import join
 from longca.cp.api.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
 from longca.masks import Mask, breaks_graph
@@ -166,7 +172,7 @@ class ContextParallel:
     def estimated_ms(self) -> dict[str, float]:
         """By strategy, the estimates for "auto": attention of each mask once, with its backward, at the rates
         of an H200."""
-        return {name: seconds * 1e3 for name, seconds in self._plan.estimated_s.items()}
+        return {name: seconds * 1e3 for name, seconds in self._plan.estimated_s().items()}
 
     @property
     def refused(self) -> dict[str, str]:

@@ -6,63 +6,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from longca.core import CallSpec
 from longca.kernels.contract import Forward, Prepared, Problem
 
 if TYPE_CHECKING:
     import torch
-
-    from longca.masks import Traits
-
-
-def unfit_mask(traits: Traits) -> str | None:
-    """The reason why a mask is neither a row of segments under one window nor a full rectangle; None if it
-    is."""
-    if traits.num_segments or traits.full:
-        return None
-    if traits.per_head:
-        return (
-            "heads have masks of their own; it takes one mask for all, of segments of tokens under one window"
-        )
-    return (
-        "the mask is more than segments of tokens under one window (causal, sliding or none), and it "
-        "takes no other"
-    )
-
-
-def unfit_device(device_type: str, *architectures: str) -> str | None:
-    """The reason why a kernel for these GPU architectures ("sm_90"; "sm_80+" with all newer ones) cannot run
-    here; None if it can."""
-    if device_type != "cuda":
-        return "it runs on NVIDIA GPUs only"
-    import importlib.util
-
-    if importlib.util.find_spec("torch") is None:
-        return "module 'torch' is not installed"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "torch finds no GPU here"
-    capability = "sm_{}{}".format(*torch.cuda.get_device_capability())
-    if any(
-        capability == architecture
-        or (architecture.endswith("+") and int(capability[3:]) >= int(architecture[3:-1]))
-        for architecture in architectures
-    ):
-        return None
-    return f"it needs a GPU of {' or '.join(architectures)}, and this one is {capability}"
-
-
-def unfit_build(call: CallSpec, head_dims: tuple[int, ...], dtypes: tuple[str, ...]) -> str | None:
-    """The reason why a kernel built only for these head dims and dtypes does not support the call; None if it
-    does."""
-    if call.head_dim in head_dims and call.dtype in dtypes:
-        return None
-    return f"this build has head dim {_listed(head_dims)} in {_listed(dtypes)} only"
-
-
-def _listed(values: tuple[object, ...]) -> str:
-    return " and ".join(str(value) for value in values)
 
 
 class PackedPrepared(Prepared):

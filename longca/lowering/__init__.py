@@ -8,21 +8,27 @@ if TYPE_CHECKING:
     from longca.lowering import flex, mask_mod, varlen
     from longca.lowering.attnslice import attn_slices
     from longca.lowering.blocks import block_lists, block_of
-    from longca.lowering.dense import dense_mask
-    from longca.lowering.device import usable_device
+    from longca.lowering.dense import (
+        all_finite,
+        confined_product,
+        cudnn_row_intervals,
+        dense_mask,
+        interval_table,
+        usable_device,
+    )
     from longca.lowering.flashmask import flashmask_columns
-    from longca.lowering.intervals import cudnn_row_intervals, interval_table
-    from longca.lowering.ranges import Runs
-    from longca.lowering.tiles import col_tiles, row_tiles
+    from longca.lowering.tiles import Runs, col_tiles, row_tiles
 else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
     "Runs",
+    "all_finite",
     "attn_slices",
     "block_lists",
     "block_of",
     "col_tiles",
+    "confined_product",
     "cudnn_row_intervals",
     "dense_mask",
     "flashmask_columns",

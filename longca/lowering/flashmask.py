@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from longca.lowering.intervals import col_intervals
-from longca.lowering.ranges import fill
+from longca.lowering.dense import col_intervals, fill
 from longca.masks import FlashMaskColumns, Mask
 
 

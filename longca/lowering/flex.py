@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core import UserError, whole_number
-from longca.lowering.device import usable_device
+from longca.lowering.dense import usable_device
 from longca.lowering.mask_mod import mask_mod
-from longca.lowering.ranges import Runs
-from longca.lowering.tiles import col_tiles, row_tiles
+from longca.lowering.tiles import Runs, col_tiles, row_tiles
 from longca.masks import Mask
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from longca.lowering.blocks import block_of
-from longca.lowering.intervals import row_intervals
+from longca.lowering.dense import row_intervals
 from longca.masks import Mask
 from longca.masks.band import INF
 

@@ -12,11 +12,9 @@ if TYPE_CHECKING:
     from longca.masks.build import MaskBuilder, draw_again
     from longca.masks.contract import Draw, Pattern
     from longca.masks.forms.types import AttnSlices, BlockMap, FlashMaskColumns, SliceType, Varlen
-    from longca.masks.graph_break import breaks_graph
     from longca.masks.grid import BlockGrid
-    from longca.masks.mask import LazyMask, whole_mask
-    from longca.masks.segments import diagonal_segments, shared_bound
-    from longca.masks.traits import Traits
+    from longca.masks.mask import LazyMask, breaks_graph, whole_mask
+    from longca.masks.traits import Traits, diagonal_segments, shared_bound
 else:
     __getattr__, __dir__ = face(__name__)
 

@@ -110,15 +110,37 @@ def cut(bands: np.ndarray, rows: tuple[int, int], cols: tuple[int, int]) -> np.n
     return normal(b)
 
 
-def shift(bands: np.ndarray, dq: int, dk: int) -> np.ndarray:
-    """Queries moved by dq, keys by dk."""
+def shift(bands: np.ndarray, dq: np.ndarray | int, dk: np.ndarray | int) -> np.ndarray:
+    """Queries moved by dq, keys by dk: numbers, or arrays (n,) with one for each band."""
     b = bands.copy()
-    b[:, [Q0, Q1]] += dq
-    b[:, [K0, K1]] += dk
+    b[:, Q0] += dq
+    b[:, Q1] += dq
+    b[:, K0] += dk
+    b[:, K1] += dk
     for column in (LO, HI):
-        finite = np.abs(b[:, column]) < INF
-        b[finite, column] += dk - dq
+        b[:, column] = np.where(np.abs(bands[:, column]) < INF, bands[:, column] + dk - dq, bands[:, column])
     return b
+
+
+def join_rectangles(bands: np.ndarray) -> np.ndarray:
+    """The same pairs, with adjacent full rectangles of the same columns merged. Takes and returns tight
+    bands, unordered."""
+    full = (bands[:, LO] == -INF) & (bands[:, HI] == INF)
+    if full.sum() < 2:
+        return bands
+    whole = bands[full]
+    whole = whole[np.lexsort([whole[:, Q0], whole[:, K1], whole[:, K0]])]
+    goes_on = (
+        (whole[1:, Q0] == whole[:-1, Q1])
+        & (whole[1:, K0] == whole[:-1, K0])
+        & (whole[1:, K1] == whole[:-1, K1])
+    )
+    if not goes_on.any():
+        return bands
+    starts = np.flatnonzero(np.append(True, ~goes_on))
+    tall = whole[starts]
+    tall[:, Q1] = whole[np.append(starts[1:], len(whole)) - 1, Q1]
+    return np.concatenate([bands[~full], tall])
 
 
 def stripe(bands: np.ndarray, q_rank: int, k_rank: int, world: int) -> np.ndarray:

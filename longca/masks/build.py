@@ -10,8 +10,7 @@ import numpy as np
 from longca.core import MOST_TOKENS, Frozen, Registry, Scalar, UserError, parse_length
 from longca.masks import band
 from longca.masks.contract import Draw, Pattern
-from longca.masks.graph_break import breaks_graph
-from longca.masks.mask import Mask
+from longca.masks.mask import Mask, breaks_graph
 from longca.masks.origin import MaskOrigin
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from longca.core import UserError, parse_length
 from longca.masks import band, forms
-from longca.masks.graph_break import methods_break_graph
 from longca.masks.grid import BlockGrid
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 ALL = (-1, -1)  # a window without bounds
 
 
-@methods_break_graph
 class Conversions:
     """The part of `Mask` that reads and writes the formats of other libraries."""
 

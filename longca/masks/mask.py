@@ -1,23 +1,85 @@
-"""The mask: disjoint bands, one set for all heads or one for each group of KV heads."""
+"""The mask: disjoint bands, one set for all heads or one for each group of KV heads.
+
+Masks are numpy arrays, and kernels are chosen and planned from them, which `torch.compile` cannot trace: it
+breaks its graph at functions of masks. `torch.compiler.disable` marks such functions, but loads
+`torch._dynamo`, which takes a second, and this package must not load torch. So it is applied only once dynamo
+is loaded; nothing is compiled before that.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, wraps
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 
 from longca.core import MOST_TOKENS, Scalar
 from longca.masks import band
 from longca.masks.conversions import Conversions
-from longca.masks.graph_break import methods_break_graph
 from longca.masks.grid import BlockGrid, GridBands
 from longca.masks.origin import MaskOrigin
 from longca.masks.traits import Traits, derive
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
+
+DYNAMO = "torch._dynamo"
+REASON = (
+    "longca's masks and its choice of kernels cannot be traced: call them outside of fullgraph=True, "
+    "or give a plan to longca.ops.band.api.band_attention, which needs no graph break"
+)
+
+
+def breaks_graph(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which runs outside of graphs, with all functions that it calls. The overhead is small,
+    and larger once dynamo is loaded.
+
+    Functions that autograd calls need this, too: in a compiled step that calls `loss.backward()`, dynamo
+    would compile them.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **named: P.kwargs) -> R:
+        if DYNAMO in sys.modules:
+            return sys.modules[__name__].run_untraced(function, *args, **named)
+        return function(*args, **named)
+
+    return call
+
+
+def methods_break_graph(owner: C) -> C:
+    """A class whose public methods, constructors and cached properties run outside of graphs."""
+    for name, member in list(vars(owner).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(member, classmethod):
+            setattr(owner, name, classmethod(breaks_graph(member.__func__)))
+        elif isinstance(member, cached_property):
+            member.func = breaks_graph(member.func)
+        elif callable(member):
+            setattr(owner, name, breaks_graph(member))
+    return owner
+
+
+def __getattr__(name: str) -> Any:
+    """Makes `run_untraced` at its first use, when dynamo is loaded."""
+    if name != "run_untraced":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+    def run_untraced(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        return function(*args, **named)
+
+    globals()[name] = sys.modules["torch"].compiler.disable(run_untraced, reason=REASON)
+    return globals()[name]
+
+
+methods_break_graph(Conversions)
 
 
 @methods_break_graph
@@ -122,6 +184,35 @@ class Mask(Conversions):
         if self.grid is not None:
             return int(self.grid.areas().sum())
         return sum(int(band.areas(group).sum()) for group in self._groups)
+
+    def row_areas(self, edges: np.ndarray) -> np.ndarray:
+        """Visible pairs of the rows edges[n]..edges[n + 1], over all head groups, (n,) int64."""
+        if self.grid is not None:
+            grid = self.grid
+            seen = np.stack(
+                [
+                    rows.astype(np.float64) @ width
+                    for rows, width in zip(grid.visible, np.diff(grid.k_bounds, axis=1), strict=True)
+                ]
+            )
+            below = np.pad(np.cumsum(seen * np.diff(grid.q_bounds, axis=1), axis=1), ((0, 0), (1, 0)))
+            return np.diff(
+                sum(
+                    np.interp(edges, bounds, total)
+                    for bounds, total in zip(grid.q_bounds, below, strict=True)
+                )
+            ).astype(np.int64)
+        bands = np.concatenate(self.groups)
+        owner, part = band.spread(
+            np.searchsorted(edges, bands[:, band.Q0], side="right") - 1,
+            np.searchsorted(edges, bands[:, band.Q1]),
+        )
+        pieces = bands[owner]
+        pieces[:, band.Q0], pieces[:, band.Q1] = (
+            np.maximum(pieces[:, band.Q0], edges[part]),
+            np.minimum(pieces[:, band.Q1], edges[part + 1]),
+        )
+        return np.bincount(part, band.areas(pieces), len(edges) - 1).astype(np.int64)
 
     @property
     def density(self) -> float:

@@ -14,7 +14,7 @@ from longca.core import Registry, format_length
 from longca.masks import band
 from longca.masks.band import K0, K1, Q0, Q1
 from longca.masks.grid import BlockGrid
-from longca.masks.segments import Bands
+from longca.masks.traits import Bands
 
 if TYPE_CHECKING:
     from longca.masks.traits import Traits

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
+    from longca.lowering import all_finite, confined_product
     from longca.ops import band, fa4_mask_mod, flashmask, spin
-    from longca.ops.confined import all_finite, confined_product
     from longca.ops.fa2_sparse import sparse_backward, sparse_forward
     from longca.ops.merge import merge_parts
     from longca.ops.transfer import on_device

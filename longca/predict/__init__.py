@@ -7,20 +7,24 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.predict import fit, fitted, tile_statistics
-    from longca.predict.call import CallModel, call_amounts, whole_statistics
+    from longca.predict.fitted import CallModel, call_amounts, whole_statistics
     from longca.predict.kernel import (
         Interval,
         KernelModel,
         amounts,
         clock_slowdown,
+        covers_all,
         even_idle,
         form_labels,
         heads_of_item,
+        items_of,
         part_amounts,
         part_kind,
+        ran_earlier,
+        way_of,
+        ways_of_parts,
         widest,
     )
-    from longca.predict.ways import covers_all, items_of, ran_earlier, way_of, ways_of_parts
 else:
     __getattr__, __dir__ = face(__name__)
 

@@ -57,7 +57,7 @@ class Sample:
     labels: Mapping[str, str]
     """`form_labels` of the call"""
     way: str = ""
-    """algorithm of the kernel: see `longca.predict.ways`"""
+    """algorithm of the kernel: see `longca.predict.kernel`"""
     heads_per_kv: int = 1
     """query heads for each KV head"""
 

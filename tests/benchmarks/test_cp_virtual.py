@@ -191,7 +191,7 @@ def test_every_step_of_every_rank_is_timed_and_equal_ones_once(strategy: str):
 def test_calls_are_those_of_the_strategy_on_finite_values(monkeypatch: pytest.MonkeyPatch):
     """The LSE that backward gets is one that the inputs could have."""
     from longca.cp.runtime.accumulate import DqAccumulator
-    from longca.cp.runtime.steps import LocalSteps
+    from longca.cp.runtime.plan_attention import LocalSteps
 
     grads = []
     plain = LocalSteps.backward

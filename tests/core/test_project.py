@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from longca.core.plugin import PACKAGE_ROOT
-from longca.core.project import project_root
+from longca.core.reading import project_root
 from longca.lab.studies.checkout import home_of_results
 from longca.lab.studies.config import load_config, settings
 from longca.lab.studies.study import load_study

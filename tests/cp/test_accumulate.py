@@ -17,8 +17,9 @@ from longca.cp.runtime.accumulate import (
     merge,
     no_keys,
 )
-from longca.cp.runtime.steps import LocalStep, step_masks
+from longca.cp.runtime.plan_attention import LocalStep
 from longca.cp.schedule.plan import Plan
+from longca.cp.schedule.planner import step_masks
 from longca.kernels.contract import UNIT_ROWS, Contribution
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
@@ -153,7 +154,7 @@ def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
 def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan, unit: int):
     with (
         mock.patch("longca.cp.runtime.accumulate.UNIT_ROWS", unit),
-        mock.patch("longca.cp.runtime.steps.UNIT_ROWS", unit),
+        mock.patch("longca.cp.runtime.plan_attention.UNIT_ROWS", unit),
     ):
         check_visits(plan)
 

@@ -16,12 +16,11 @@ import torch
 
 from longca.core.errors import UserError
 from longca.cp.api.agreement import Agreement
-from longca.cp.api.agreement_text import PART_LENGTHS, Header
-from longca.cp.api.shard_calls import ShardCalls, difference_of_shards
+from longca.cp.api.ranks import PART_LENGTHS, Header, ShardCalls, difference_of_shards
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.headers import MAX_BYTES, GatheredHeaders, SharedHeaders, file_bytes, open_headers
 from longca.cp.public import PeerLost, context_parallel
-from longca.cp.runtime.prepared import PreparedPlan
+from longca.cp.runtime.plan_attention import PreparedPlan
 from longca.masks import Mask, build_mask
 from tests.helpers.cp.programs import MASKS, RIGHT, Call, Program, run, run_all, whole
 from tests.helpers.cp.ranks import on_ranks

@@ -4,11 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.partition.load_balance import make_sharding
-from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule
-from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.plan import Plan
-from longca.cp.schedule.ring import Ring
+from longca.cp.partition.sharding import make_sharding
+from longca.cp.schedule.plan import OWN, START, BufferSchedule, Plan
+from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.masks import build_mask
 from tests.cp.test_plan import plans
 from tests.helpers.masks.strategies import quick

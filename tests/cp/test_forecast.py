@@ -9,13 +9,13 @@ import pytest
 from longca.core.call import CallSpec
 from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
-from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, Forecaster, WorkForecast, forecast, links_of
-from longca.cp.kernel_times import DeviceModel
+from longca.cp.api.planning import Forecaster
+from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, WorkForecast, forecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule import timeline as timeline_module
-from longca.cp.schedule.links import LinkSpeeds
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.planner import LinkSpeeds
+from longca.cp.schedule.ring_and_gather import Ring
 from longca.cp.schedule.timeline import WorkTimeline
 from longca.cp.schedule.work_partition import WorkPartition, partition_on
 from longca.lab.advice.recorded import MeasuredCell, measured_cells

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from longca.cp.comm.backend import Comm
-from longca.cp.schedule.gather import Gather
+from longca.cp.schedule.ring_and_gather import Gather
 from longca.cp.strategies.ring_allgather import RingAllGather
 from tests.helpers.cp.case import STATIC_MASKS, TENSORS, Case
 from tests.helpers.cp.ranks import on_ranks

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from longca.cp.partition.heads import HeadPlan, plan_heads
-from longca.cp.schedule.cost import INTRA_NODE_BYTES_PER_S
-from longca.cp.schedule.head_chunking import (
+from longca.cp.partition.mesh import HeadPlan, plan_heads
+from longca.cp.schedule.planner import INTRA_NODE_BYTES_PER_S
+from longca.cp.schedule.work_partition import (
     CANDIDATE_WEIGHTS,
     PARTS_OF_KV_HEAD,
     HeadChunk,

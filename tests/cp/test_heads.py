@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.partition.heads import HeadPlan, plan_heads
+from longca.cp.partition.mesh import HeadPlan, plan_heads
 from longca.cp.partition.sharding import even_ranges
 
 

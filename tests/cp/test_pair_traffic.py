@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from longca.core.call import CallSpec
-from longca.cp.partition.load_balance import contiguous
-from longca.cp.partition.mesh import Mesh, hybrid
+from longca.cp.partition.mesh import Mesh, formula_bytes, hybrid
+from longca.cp.partition.sharding import contiguous
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped
-from longca.cp.schedule.ring import Ring
-from longca.cp.traffic_formula import formula_bytes
+from longca.cp.schedule.ring_and_gather import Ring
 from longca.masks import build_mask
 
 TOKENS = 256  # of a rank

@@ -5,15 +5,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from longca.cp.partition.factory import partition_mask
-from longca.cp.partition.load_balance import CANDIDATES, TARGET_IMBALANCE, best_swap, make_sharding
 from longca.cp.partition.mesh import Mesh
-from longca.cp.partition.sharding import StripedSharding
-from longca.cp.schedule.cost import UnitCosts, cost_of, costs_of
-from longca.cp.schedule.gather import Gather
+from longca.cp.partition.sharding import (
+    CANDIDATES,
+    TARGET_IMBALANCE,
+    StripedSharding,
+    best_swap,
+    make_sharding,
+)
 from longca.cp.schedule.plan import Plan, Step, Transfer
-from longca.cp.schedule.planner import Planner
-from longca.cp.schedule.ring import Ring, RingPlan
+from longca.cp.schedule.planner import Planner, UnitCosts, cost_of, costs_of, partition_mask
+from longca.cp.schedule.ring_and_gather import Gather, Ring, RingPlan
 from longca.masks import Mask, build_mask
 from tests.helpers.kernels.masks_for_tests import rasters, uniform_grid
 from tests.helpers.masks.strategies import masks, patchworks, quick

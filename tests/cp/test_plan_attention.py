@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from longca.cp.partition.load_balance import make_sharding
-from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.ring import Ring
+from longca.cp.partition.sharding import make_sharding
+from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.masks import Mask, band, build_mask
 from tests.helpers.cp.case import STATIC_MASKS
 from tests.helpers.cp.plan_run import PlanRun

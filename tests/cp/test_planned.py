@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
+from longca.cp.partition.mesh import formula_bytes
 from longca.cp.planned import PlannedStrategy, rank_calls, step_traits
 from longca.cp.schedule.plan import Schedule
 from longca.cp.schedule.planner import Planner, ScoredPlan
-from longca.cp.traffic_formula import formula_bytes
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.masks import cell_mask
 from longca.masks import Mask

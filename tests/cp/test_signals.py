@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from longca.cp.api.agreement import Agreement
-from longca.cp.comm import backend, shared_file
+from longca.cp.comm import backend, machine
 from longca.cp.comm.backend import Comm, why_not_on_host
 from longca.cp.comm.signals import HostSignals
 from longca.cp.comm.symmetric_cuda import LARGEST_NUMBER, NOT_READY, NUMBERS, CudaSymmetricMemory
@@ -179,7 +179,7 @@ def test_all_ranks_hear_of_one_whose_gpu_cannot_reach_the_host(refuses: str):
     (first, *_), *_ = outcomes = on_threads(ask)
     assert first is not None and "rank 1: cuMemHost" in first and "CUDA driver error" in first
     assert outcomes == [(first, False, set())] * WORLD
-    assert not any(Path(shared_file.SHARED_MEMORY).glob("longca-signals-*"))
+    assert not any(Path(machine.SHARED_MEMORY).glob("longca-signals-*"))
 
 
 def test_a_stream_that_is_not_released_is_heard(monkeypatch: pytest.MonkeyPatch):
@@ -259,7 +259,7 @@ def in_processes(comm: Comm) -> tuple[list[int], list[int], bool]:
         signals.fill(LARGEST_NUMBER)
     comm.gather(None)
     after = [ctypes.c_uint32.from_address(begin + 4 * index).value for index in range(2 * comm.world)]
-    return before, after, any(Path(shared_file.SHARED_MEMORY).glob("longca-signals-*"))
+    return before, after, any(Path(machine.SHARED_MEMORY).glob("longca-signals-*"))
 
 
 def test_processes_see_each_others_signals_and_set_their_own_alone():

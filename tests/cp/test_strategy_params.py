@@ -9,9 +9,8 @@ import pytest
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
-from longca.cp.partition.mesh import Mesh
-from longca.cp.schedule.ring import Ring
-from longca.cp.traffic_formula import formula_bytes
+from longca.cp.partition.mesh import Mesh, formula_bytes
+from longca.cp.schedule.ring_and_gather import Ring
 from longca.lab.bench.plan.predict import Predictor
 from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.strategies import strategy_of

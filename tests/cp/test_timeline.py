@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.partition.load_balance import make_sharding
-from longca.cp.schedule.cost import UnitCosts, cost_of
-from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.partition.sharding import make_sharding
 from longca.cp.schedule.plan import Plan, StepMessages
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.planner import LinkSpeeds, UnitCosts, cost_of
+from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.cp.schedule.timeline import PlanTraffic, Timeline, head_pipeline, timeline
 from longca.masks import build_mask
 from tests.cp.test_plan import plans

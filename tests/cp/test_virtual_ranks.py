@@ -5,7 +5,7 @@ import torch
 
 from longca.core.call import CallSpec
 from longca.core.plugin import Registry
-from longca.cp.partition.heads import plan_heads
+from longca.cp.partition.mesh import plan_heads
 from tests.helpers.cp.case import STATIC_MASKS, Case
 from tests.helpers.cp.virtual import on_virtual_ranks
 

@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 
 from longca.core.plugin import Registry
-from longca.cp.schedule.head_chunking import CALL_S, HeadCost, estimated_s, received_head_bytes
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import rank_times
-from longca.cp.schedule.work_partition import WorkPartition
+from longca.cp.schedule.work_partition import (
+    CALL_S,
+    HeadCost,
+    WorkPartition,
+    estimated_s,
+    received_head_bytes,
+)
 from tests.helpers.cp.case import Case
 
 STRATEGIES = ("loongtrain", "ring_allgather", "ring_p2p", "ulysses", "usp")
@@ -89,7 +94,7 @@ def test_ranks_without_heads_compute_nothing():
 
 
 def test_heads_alone_take_what_their_chunks_were_chosen_by():
-    """The loads are the same: `head_chunking` adds a kernel call's own time, which is measured here."""
+    """Of the same loads: `HeadCost` adds a kernel call's own time, which is measured here."""
     division, case = divided("ulysses", "full", 2, (64, 8), weights=(1, 2, 1))
     problem = replace(case.problem(), needs_backward=False)
     head_s = 1e-9 * problem.mask.area

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import longca
+from longca.lowering.dense import all_finite, confined_product
 from longca.masks import Mask
-from longca.ops.confined import all_finite, confined_product
 
 LENGTHS = [40, 24, 32]
 HIT = slice(40, 64)

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.lab.studies.cell import Cell
 from longca.masks import build_mask
 from tests.helpers.cp.parts import in_parts
@@ -72,8 +71,8 @@ def test_parts_are_the_whole(name: str, schedule: str, mask: str) -> None:
 
 
 def _misfit(problem, kernel, schedule: Gather | Ring, permutation: str, cell: Cell) -> str | None:
-    from longca.cp.partition.load_balance import make_sharding
-    from longca.cp.runtime.steps import active_rows
+    from longca.cp.partition.sharding import make_sharding
+    from longca.cp.schedule.planner import active_rows
 
     plan = schedule.plan(problem.mask, make_sharding(permutation, problem.mask, WORLD))
     masks = (active_rows(step)[2] for rank in range(WORLD) for step in plan.steps(rank))

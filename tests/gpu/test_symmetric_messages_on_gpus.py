@@ -11,7 +11,7 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from longca.cp.comm.buffers import ReceiveBuffers
+from longca.cp.comm.p2p import ReceiveBuffers
 from longca.kernels.contract import Problem
 from longca.lab.bench.workers.group import GRACE_SECONDS
 from longca.lab.bench.workers.pool import Pool

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
+from longca.kernels.contract import unfit_mask
 from longca.kernels.cudnn_sdpa import diagonal_bounds, ragged_tables
-from longca.kernels.packed import PackedPrepared, unfit_mask
+from longca.kernels.packed import PackedPrepared
 from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases
 
 

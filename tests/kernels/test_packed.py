@@ -10,9 +10,9 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.kernels.backends.fa4 import BLOCK, element_tables
-from longca.kernels.contract import Problem
-from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
-from longca.lowering.intervals import interval_table
+from longca.kernels.contract import Problem, unfit_build, unfit_device, unfit_mask
+from longca.kernels.packed import PackedPrepared
+from longca.lowering.dense import interval_table
 from longca.masks import build_mask
 from tests.helpers.kernels.cases import Case, hand_made_cases, pattern_cases
 from tests.helpers.kernels.plain_attention import plain_attention

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from longca.lowering.attnslice import attn_slices
+from longca.lowering.dense import col_intervals, cudnn_row_intervals, row_intervals
 from longca.lowering.flashmask import flashmask_columns
-from longca.lowering.intervals import col_intervals, cudnn_row_intervals, row_intervals
 from longca.masks import Mask
 from longca.masks.band import INF
 from longca.masks.forms import FlashMaskColumns, SliceType

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from longca.lowering.ranges import Csr, Runs
-from longca.lowering.tiles import Tiles, col_tiles, row_tiles
+from longca.lowering.tiles import Csr, Runs, Tiles, col_tiles, row_tiles
 from longca.masks import Mask
 from tests.helpers.kernels import masks_for_tests
 from tests.helpers.kernels.masks_for_tests import (

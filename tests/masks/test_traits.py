@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from longca.masks import Mask, band, build_mask
 from longca.masks.grid import BlockGrid
-from longca.masks.segments import diagonal_segments
+from longca.masks.traits import diagonal_segments
 from tests.helpers.masks.strategies import documents, masks, patchworks, quick, shatter
 
 

@@ -6,21 +6,18 @@ import numpy as np
 import pytest
 
 from longca.core.call import CallSpec
-from longca.cp.forecast import WorkForecast
-from longca.cp.kernel_times import DeviceModel
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.forecast import DeviceModel, WorkForecast
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.lab.advice.recorded import measured_cells
 from longca.lab.studies.fitting import fits, is_earlier, samples, to_fit, usual_protocol
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.predict import ways
-from longca.predict.call import CallModel
+from longca.predict import kernel
 from longca.predict.fit import FEWEST
-from longca.predict.fitted import load_fitted
-from longca.predict.kernel import amounts
+from longca.predict.fitted import CallModel, load_fitted
+from longca.predict.kernel import Items, amounts, covers_all, items_of, way_of
 from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
-from longca.predict.ways import Items, covers_all, items_of, way_of
 from tests.helpers.committed import committed
 
 NAMES = (
@@ -45,9 +42,9 @@ def made(name: str, seqlen: int, **params: Any) -> Mask:
 
 
 WAY_OF_ORDER = {
-    None: ways.TWO_KERNELS,
-    AddOrder.FROM_LAST: ways.FROM_LAST,
-    AddOrder.FROM_FIRST: ways.FROM_FIRST,
+    None: kernel.TWO_KERNELS,
+    AddOrder.FROM_LAST: kernel.FROM_LAST,
+    AddOrder.FROM_FIRST: kernel.FROM_FIRST,
 }
 
 
@@ -76,21 +73,21 @@ def test_bands_way_backward_is_that_of_its_operator(name: str):
                 chosen.add(order := preferred_dq_order(part, num_kv))
                 assert way_of("band", "bwd", part, num_kv) == WAY_OF_ORDER[order], (seqlen, num_kv)
     assert len(chosen) > 1 or name in ("block_sparse_uniform", "full_document"), "every way is met"
-    assert PROGRAMS / ways.OWN_MOST == band_plan.RESIDENT_PROGRAMS
+    assert PROGRAMS / kernel.OWN_MOST == band_plan.RESIDENT_PROGRAMS
     assert way_of("band", "fwd", made("full", 8192), 8) == way_of("fa4", "bwd", made("full", 8192), 8) == ""
 
 
 def test_the_ways_differ_and_each_has_its_model():
     call = load_fitted().find("band", "bwd", made("full", 8192).traits, 8)
     assert call is not None and {model.way for model in call.ways} == {
-        ways.FROM_LAST,
-        ways.FROM_FIRST,
-        ways.TWO_KERNELS,
+        kernel.FROM_LAST,
+        kernel.FROM_FIRST,
+        kernel.TWO_KERNELS,
     }
     assert [call.for_call(made("full", seqlen), 8).way for seqlen in (65536, 8192, 1024)] == [
-        ways.FROM_LAST,
-        ways.FROM_FIRST,
-        ways.TWO_KERNELS,
+        kernel.FROM_LAST,
+        kernel.FROM_FIRST,
+        kernel.TWO_KERNELS,
     ]
 
 
@@ -107,21 +104,21 @@ def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
         "h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8], seed=[0]
     )
     assert to_fit(present) == present and not any(map(is_earlier, present))
-    assert {sample.way for sample in samples(present)} == {
+    assert {one.way for one in samples(present)} == {
         "",
-        ways.FROM_LAST,
-        ways.FROM_FIRST,
-        ways.TWO_KERNELS,
+        kernel.FROM_LAST,
+        kernel.FROM_FIRST,
+        kernel.TWO_KERNELS,
     }
 
 
 def test_parts_of_a_mask_have_ways_by_their_own_sizes():
     mask = made("causal", 65536)
     areas = np.array([mask.area, mask.area / 4, 0.0])
-    actual = ways.ways_of_parts(
+    found = kernel.ways_of_parts(
         mask, areas, np.array([65536, 16384, 16384]), np.array([65536, 16384, 16384]), 8
     )
-    assert actual.tolist() == [ways.FROM_LAST, ways.FROM_FIRST, ways.TWO_KERNELS]
+    assert found.tolist() == [kernel.FROM_LAST, kernel.FROM_FIRST, kernel.TWO_KERNELS]
 
 
 def test_a_window_that_looks_ahead_is_covered_whole_by_cudnns_graph_backward():
@@ -182,7 +179,7 @@ def test_items_of_a_call_with_few_heads_leave_multiprocessors_idle():
     where two and a bit would do."""
     mask = made("global_sliding_window", 16384, num_global=512, window=1024)
     shape = TileShape(128, 128, 16)
-    items = items_of("band", "bwd", ways.TWO_KERNELS)
+    items = items_of("band", "bwd", kernel.TWO_KERNELS)
     few, many = (
         amounts(tile_statistics(mask, shape, 8), shape, items, heads, heads // 8)[0] / heads
         for heads in (16, 64)
@@ -192,7 +189,7 @@ def test_items_of_a_call_with_few_heads_leave_multiprocessors_idle():
 
 def test_steps_take_the_way_of_their_own_masks():
     from longca.core.plugin import Registry
-    from longca.cp.runtime.steps import step_masks
+    from longca.cp.schedule.planner import step_masks
 
     mask = made("causal", 32768)
     call = load_fitted().find("band", "bwd", mask.traits, 8)
@@ -203,10 +200,10 @@ def test_steps_take_the_way_of_their_own_masks():
         .partition_call(mask, CallSpec(64, 8, 128, "bf16", "bwd"), 4, Registry("kernel").load("band"), "cuda")
     )
     exact = {way_of("band", "bwd", part, 8) for _, _, part in step_masks(work.plan, 3, merging=True).values()}
-    assert exact == {ways.FROM_FIRST}
+    assert exact == {kernel.FROM_FIRST}
     slow = CallModel(
         tuple(
-            model if model.way == ways.FROM_FIRST else CallModel((model,)).scaled(100, "records", 1).usual
+            model if model.way == kernel.FROM_FIRST else CallModel((model,)).scaled(100, "records", 1).usual
             for model in call.ways
         )
     )

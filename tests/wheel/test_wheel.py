@@ -177,7 +177,7 @@ def test_what_it_holds(wheel: Path):
 
 def test_it_is_the_one_that_runs(environment: Path, away: Path):
     code = (
-        "import longca, longca.lab.studies.checkout as c, longca.core.project as p;"
+        "import longca, longca.lab.studies.checkout as c, longca.core.reading as p;"
         "print(longca.__file__, p.ROOT, c.is_checkout(), p.origin(), c.described(c.source()))"
     )
     package, root, is_checkout, origin, commit = ran(environment, away, "python", "-c", code).stdout.split()

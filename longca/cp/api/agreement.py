@@ -29,8 +29,15 @@ from typing import TYPE_CHECKING, NoReturn
 from weakref import ref
 
 from longca.core import UserError, shortened
-from longca.cp.api.agreement_text import CLOSES, Header, disagreement, ending_of, error_of_ranks, failure_of
-from longca.cp.api.shard_calls import ShardCalls
+from longca.cp.api.ranks import (
+    CLOSES,
+    Header,
+    ShardCalls,
+    disagreement,
+    ending_of,
+    error_of_ranks,
+    failure_of,
+)
 from longca.cp.comm.headers import MAX_BYTES, MAX_UNREAD, Headers, open_headers
 from longca.cp.comm.process_group import PeerLost
 

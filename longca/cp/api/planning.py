@@ -18,24 +18,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from longca.core import UserError
-from longca.cp.api.group import all_or_none
+from longca.core import UserError, load_hardware
+from longca.cp.api.ranks import all_or_none
 from longca.cp.api.request import AUTO
-from longca.cp.comm.buffers import ReceiveBuffers
-from longca.cp.forecast import Forecaster
+from longca.cp.comm.p2p import ReceiveBuffers
+from longca.cp.forecast import PASS_EFFICIENCY, PROFILES, DeviceModel, WorkForecast, links_of
 from longca.cp.partition.mesh import RANKS_PER_NODE
-from longca.cp.schedule.links import LinkSpeeds
+from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
+from longca.predict.fitted import load_fitted
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.core import Scalar
+    from longca.core import CallSpec, Messages, Scalar
     from longca.cp.api.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import CommStream
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from longca.kernels import Kernel, Problem
     from longca.masks import Mask
 
+USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml
+FITTED_ELEM_BYTES = 2
 MAX_KEPT = 4  # plans of different masks; each holds the tables of its kernels
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"  # torchrun's name for the ranks of a machine
 
@@ -67,9 +71,9 @@ class MaskPlan:
     """position ids of this rank's tokens, (L,) int64, on the device"""
     inverse: torch.Tensor
     """the place of each token among those of all ranks, one rank after another, (T,) int64, on the device"""
-    estimated_s: dict[str, float]
+    estimated_s: Callable[[], dict[str, float]]
     """seconds of one attention call of each mask, with its backward, by strategy, as fitted on records of an
-    H200; at the rates of the cost model where no record tells"""
+    H200; at the rates of the cost model where no record tells. Computed when asked for, unless it decides"""
     refused: dict[str, str]
     """by strategy, the reason why it was left out"""
     plan_ms: float
@@ -80,7 +84,7 @@ class MaskPlan:
 class _Choice:
     strategy: HeadStrategy
     works: list[WorkPartition]
-    estimated_s: dict[str, float]
+    estimated_s: Callable[[], dict[str, float]]
     refused: dict[str, str]
 
 
@@ -178,7 +182,6 @@ class MaskPlanner:
 
     def _choose(self, problems: Sequence[Problem]) -> _Choice:
         refused: dict[str, str] = {}
-        seconds: dict[str, float] = {}
         works: dict[str, tuple[HeadStrategy, list[WorkPartition]]] = {}
         for strategy in self._strategies:
             name = _title(strategy)
@@ -187,7 +190,6 @@ class MaskPlanner:
                 refused[name] = reason
                 continue
             works[name] = strategy, self._shared(strategy, problems)
-            seconds[name] = self._seconds(works[name][1], problems)
         if not works:
             name, reason = next(iter(refused.items()))
             asked = f"Strategy '{name}' with kernel '{self._kernel.name}'"
@@ -198,7 +200,11 @@ class MaskPlanner:
                 if self._request.strategy == AUTO
                 else 'Take strategy="auto", or another kernel',
             )
-        return _Choice(*works[min(seconds, key=seconds.__getitem__)], seconds, refused)
+        if len(works) == 1:
+            [(name, (strategy, shared))] = works.items()
+            return _Choice(strategy, shared, cache(lambda: {name: self._seconds(shared, problems)}), refused)
+        seconds = {name: self._seconds(shared, problems) for name, (_, shared) in works.items()}
+        return _Choice(*works[min(seconds, key=seconds.__getitem__)], lambda: seconds, refused)
 
     def _refusal(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> str | None:
         device_type = self._request.device.type
@@ -235,6 +241,44 @@ class MaskPlanner:
         if forecast_s is not None:
             return forecast_s
         return estimated_s(work, problem.call_spec, self._links, needs_backward=problem.needs_backward)
+
+
+class Forecaster:
+    """Seconds of work partitions on this machine's GPUs, for the choice of a strategy, from kernels fitted on
+    an H200."""
+
+    def __init__(self, kernel: Kernel, messages: Messages, ranks_per_node: int) -> None:
+        """
+        Args:
+            ranks_per_node: GPUs of a node.
+        """
+        hardware = load_hardware()
+        profile = next((one for one in hardware.networks if one.name == PROFILES[messages]), None)
+        links = LinkSpeeds() if profile is None else links_of(profile)
+        self._links = replace(links, ranks_per_node=ranks_per_node)
+        self._kernel = kernel
+        self._fitted = load_fitted()
+        self._memory_bytes_per_s = (
+            (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
+        )
+
+    def seconds(self, work: WorkPartition, call: CallSpec) -> float | None:
+        """Seconds of a forward call and, if required, its backward, on the slowest rank.
+
+        None without records of such calls.
+        """
+        traits = work.plan.partition.mask.traits
+        total = 0.0
+        for direction in ("fwd", "bwd") if call.direction == "bwd" else ("fwd",):
+            model = self._fitted.find(
+                self._kernel.name, direction, traits, call.num_q_heads // call.num_kv_heads
+            )
+            if model is None or call.elem_bytes != FITTED_ELEM_BYTES:
+                return None
+            device = DeviceModel(model, self._memory_bytes_per_s, self._kernel.merges)
+            made = WorkForecast(work, replace(call, direction=direction), device, packs=self._links.packs)
+            total += float(made.times(self._links).total_s.max())
+        return total
 
 
 class DeferredComm:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from longca.core import Registry, Scalar, UserError, whole_number
-from longca.cp.api.group import all_or_none
+from longca.cp.api.ranks import all_or_none
 from longca.cp.contract import HeadStrategy
 from longca.kernels import Problem
 from longca.masks import Mask
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 KERNELS = ("band", "naive")
 """the local kernels that "auto" chooses among: the first that runs here and does the masks with these heads
-and this dtype"""
+and this dtype; `band` runs on GPUs only"""
 DTYPES = ("bfloat16", "float16", "float32")
 MESSAGES = (AUTO, "nccl", "symmetric")
 CHECKS = ("first", "always")
@@ -288,7 +288,9 @@ def _kernel(request: CpRequest, masks: Sequence[Mask]) -> str:
             f"Argument 'kernel' is {name!r}", todo='Give a name, or "auto"; `longca list kernels` shows all'
         )
     if name == AUTO:
-        kernels = {kernel_name: Registry("kernel").load(kernel_name) for kernel_name in KERNELS}
+        kernels = {
+            one: Registry("kernel").load(one) for one in KERNELS if device_type == "cuda" or one != "band"
+        }
         able = [
             kernel_name
             for kernel_name, kernel in kernels.items()

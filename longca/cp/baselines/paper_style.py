@@ -15,7 +15,7 @@ import numpy as np
 
 from longca.core import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
-from longca.cp.runtime.kernel_call import LocalCall
+from longca.cp.runtime.accumulate import LocalCall
 from longca.masks import LazyMask, Mask, band, diagonal_segments
 from longca.masks.band import spread
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from longca.core import boot_id
-from longca.cp.comm.buffers import ReceiveBuffers, SymmetricReceiveBuffers
-from longca.cp.comm.p2p import CommStream
+from longca.cp.comm.p2p import CommStream, ReceiveBuffers, SymmetricReceiveBuffers
 from longca.cp.comm.process_group import WorldGroup
 from longca.cp.comm.symmetric import SymmetricCommStream
 from longca.cp.comm.symmetric_cuda import LARGEST_NUMBER, CudaSignalStream, CudaSymmetricMemory
@@ -38,7 +37,7 @@ class Comm(WorldGroup):
         self.messages_note = ""
         """for a reader: the outcome of asking for another backend; the same on all ranks"""
         self._streams: dict[tuple[Messages, bool, str], CommStream | SymmetricCommStream] = {}
-        self._memory = CudaSymmetricMemory(self)
+        self._symmetric: CudaSymmetricMemory | None = None  # NCCL and gloo need none
         # reason why "symmetric" cannot be used, "" if it can; None before the trial
         self._refused: str | None = None
         self._refused_on_host: str | None = None  # the same of its signals in memory of the host
@@ -51,8 +50,9 @@ class Comm(WorldGroup):
         Args:
             releasable: "symmetric" is to be such that `can_release`, if a trial of that succeeds.
         """
-        self._memory.release()
-        self._memory.signals_on_host = False
+        if self._symmetric is not None:
+            self._symmetric.release()
+            self._symmetric.signals_on_host = False
         self.messages = "nccl"
         self.messages_note = ""
         if messages == "nccl" or (messages == "auto" and (self.world == 1 or self.device.type != "cuda")):
@@ -70,6 +70,12 @@ class Comm(WorldGroup):
             self._memory.signals_on_host = not self._refused_on_host
             if self._refused_on_host:
                 self.messages_note += f"; its signals are in memory of the GPU: {self._refused_on_host}"
+
+    @property
+    def _memory(self) -> CudaSymmetricMemory:
+        if self._symmetric is None:
+            self._symmetric = CudaSymmetricMemory(self)
+        return self._symmetric
 
     @property
     def can_release(self) -> bool:
@@ -99,10 +105,11 @@ class Comm(WorldGroup):
     @property
     def unseen_bytes(self) -> int:
         """Symmetric memory of this rank, which torch's allocator does not count."""
-        return self._memory.held_bytes
+        return self._symmetric.held_bytes if self._symmetric is not None else 0
 
     def abandon(self) -> None:
-        self._memory.release_waits()
+        if self._symmetric is not None:
+            self._symmetric.release_waits()
         super().abandon()
 
     def close(self) -> None:

@@ -21,8 +21,8 @@ from datetime import timedelta
 from io import FileIO
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from longca.cp.comm.machine import open_on_all_ranks
 from longca.cp.comm.process_group import PeerLost, as_peer_lost
-from longca.cp.comm.shared_file import open_on_all_ranks
 
 if TYPE_CHECKING:
     import torch

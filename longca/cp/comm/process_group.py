@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from longca.core import UserError
-from longca.cp.comm.interface import gloo_interface, local_store
+from longca.cp.comm.machine import gloo_interface, local_store
 
 if TYPE_CHECKING:
     from typing import Self

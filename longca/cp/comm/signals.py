@@ -15,8 +15,8 @@ from collections.abc import Callable
 from io import FileIO
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longca.cp.comm.buffers import SymmetricBuffer
-from longca.cp.comm.shared_file import open_on_all_ranks
+from longca.cp.comm.machine import open_on_all_ranks
+from longca.cp.comm.p2p import SymmetricBuffer
 
 if TYPE_CHECKING:
     import torch

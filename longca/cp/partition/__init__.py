@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.cp.partition.load_balance import contiguous, make_sharding
     from longca.cp.partition.mesh import RANKS_PER_NODE, Mesh, head_groups
+    from longca.cp.partition.sharding import contiguous, make_sharding
 else:
     __getattr__, __dir__ = face(__name__)
 

@@ -1,4 +1,4 @@
-"""The base of mask partitions: one mask on one sharding, seen as P × P pairs of (queries of a rank, keys of a
+"""Mask partitions: one mask on one sharding, seen as P × P pairs of (queries of a rank, keys of a
 rank).
 
                  keys of rank   0        1        2
@@ -11,15 +11,25 @@ rank).
                              └────────┴────────┴────────┘
 
 All fields are counted at once, in closed form. Masks of single fields are built on demand. There is one
-sub-class for each kind of mask and sharding (`longca.cp.partition.factory` selects it):
+sub-class for each kind of mask and sharding (`longca.cp.schedule.planner.partition_mask` selects it), for
+blocks that of `blocks.py`.
 
-    mask     sharding   class
-    bands    chunked    ChunkedPartition (factory.py)
-    bands    striped    StripedPartition (factory.py)
-    blocks   any        BlockPartition (blocks.py)
+**Chunks.** The rows of each band are first divided at the edges of chunks. The columns of such a piece have
+three parts:
+
+        left ends    inside     right ends
+       ·  ·  · ┌──┬────────────┬──┐
+       ·  · ┌──┘  │ all rows   │ ┌┘        inside: all rows see these keys, so it is a rectangle on every rank that holds some
+       · ┌──┘     │ see these  │┌┘                 of them (a rank holds its tokens in the order of the sequence)
+       └─┴────────┴────────────┴┘          ends: divided once more, at the edges of the chunks of keys
+
+**Stripes.** Rows r, r + P, … and keys s, s + P, … of a band form a band again. All pairs of ranks are counted
+at once. The number of keys of rank s below a column x is x // P, plus one if x mod P > s. Along the rows of
+one rank the end of a row is fixed or moves by P, so x mod P is constant: a sum over rows is a constant plus a
+step function of s.
 
 Shapes: P ranks, G head groups of the mask.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,9 +39,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.cp.partition.sharding import Sharding, TokenRanges
+from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, TokenRanges, by_rank
 from longca.masks import Mask
-from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1
+from longca.masks.band import HI, INF, K0, LO, Q0, Q1, areas, join_rectangles, shift, spread, tight
 
 if TYPE_CHECKING:
     KvRange = tuple[int, int, int]
@@ -139,37 +149,242 @@ class KvLayout:
         at = (
             np.searchsorted(self._owner * apart + self._start, owner * apart + bands[:, K0], side="right") - 1
         )
-        return shift_bands(bands, 0, self._column[at] - self._start[at])
+        return shift(bands, 0, self._column[at] - self._start[at])
 
 
-def shift_bands(bands: np.ndarray, dq: np.ndarray | int, dk: np.ndarray | int) -> np.ndarray:
-    """Moves each band by its own number of rows (dq) and columns (dk)."""
-    b = bands.copy()
-    b[:, Q0] += dq
-    b[:, Q1] += dq
-    b[:, K0] += dk
-    b[:, K1] += dk
-    for column in (LO, HI):
-        b[:, column] = np.where(np.abs(bands[:, column]) < INF, bands[:, column] + dk - dq, bands[:, column])
-    return b
+class ChunkedPartition(MaskPartition):
+    """A band mask on a chunked sharding. A "piece" is the part of one band on one chunk of queries; pieces
+    are sorted by rank."""
+
+    sharding: ChunkedSharding
+
+    def __init__(self, mask: Mask, sharding: ChunkedSharding) -> None:
+        super().__init__(mask, sharding)
+        edges = sharding.edges
+        bands, group = tagged_bands(mask)
+        q0, q1, k0, k1, lo, hi = bands.T
+        band, chunk = spread(sharding.chunk_of(q0), np.searchsorted(edges, q1))
+        order = np.argsort(sharding.owner[chunk], kind="stable")
+        band = band[order]
+        chunk = chunk[order]
+        self._group = group[band]
+        self._chunk = chunk
+        self._rank = sharding.owner[chunk]
+        k0 = k0[band]
+        k1 = k1[band]
+        self._lo = lo[band]
+        self._hi = hi[band]
+        self._q0 = np.maximum(q0[band], edges[chunk])
+        self._q1 = np.minimum(q1[band], edges[chunk + 1])
+        # columns that some row sees: all of them, since every row of a normal band sees a key
+        self._start, self._end = np.maximum(k0, self._q0 + self._lo), np.minimum(k1, self._q1 + self._hi)
+        # columns that all rows see, reduced to whole chunks at ragged ends
+        start = np.maximum(k0, self._q1 - 1 + self._lo)
+        end = np.minimum(k1, self._q0 + self._hi + 1)
+        inner_start = np.where(
+            start > k0, edges[np.minimum(np.searchsorted(edges, start), len(edges) - 1)], k0
+        )
+        inner_end = np.where(
+            end < k1, edges[np.maximum(np.searchsorted(edges, end, side="right") - 1, 0)], k1
+        )
+        empty = (inner_start >= inner_end) | (start >= end)
+        self._inner_start, self._inner_end = (
+            np.where(empty, self._end, inner_start),
+            np.where(empty, self._end, inner_end),
+        )
+        self._divide_ends()
+
+    def _divide_ends(self) -> None:
+        """Divides the columns left and right of the inner ones, which contain the row ends, into one band for
+        each chunk of keys."""
+        edges = self.sharding.edges
+        chunk_of = self.sharding.chunk_of
+        pieces = []
+        chunks = []
+        for start, end in ((self._start, self._inner_start), (self._inner_end, self._end)):
+            piece, chunk = spread(chunk_of(start), np.where(start < end, np.searchsorted(edges, end), 0))
+            pieces.append(piece)
+            chunks.append(chunk)
+        num_left, self._end_piece, self._end_chunk = (
+            len(pieces[0]),
+            np.concatenate(pieces),
+            np.concatenate(chunks),
+        )
+        at = self._end_piece
+        start = self._start[at]
+        end = self._end[at]
+        end[:num_left], start[num_left:] = self._inner_start[at[:num_left]], self._inner_end[at[num_left:]]
+        start = np.maximum(start, edges[self._end_chunk])
+        end = np.minimum(end, edges[self._end_chunk + 1])
+        self._ends = np.stack([self._q0[at], self._q1[at], start, end, self._lo[at], self._hi[at]], axis=1)
+
+    @cached_property
+    def _inner_keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """(start, end) of the keys that all rows of a piece see, as local indices of each rank, (n, P)
+        each."""
+        return self.sharding.num_before(self._inner_start), self.sharding.num_before(self._inner_end)
+
+    @cached_property
+    def areas(self) -> np.ndarray:
+        world = self.sharding.world
+        owner = self.sharding.owner
+        start, end = self._inner_keys
+        total = by_rank(np.add, self._rank, (end - start) * (self._q1 - self._q0)[:, None], world, 0)
+        pair = self._rank[self._end_piece] * world + owner[self._end_chunk]
+        return total + np.bincount(pair, areas(self._ends), world * world).astype(np.int64).reshape(
+            world, world
+        )
+
+    @cached_property
+    def band_rows(self) -> np.ndarray:
+        world = self.sharding.world
+        start, end = self._inner_keys
+        q0, q1, k0, k1, lo, hi = self._ends.T
+        of_ends = np.maximum(np.minimum(q1, k1 - lo) - np.maximum(q0, k0 - hi), 0)
+        place = self._end_piece * world + self.sharding.owner[self._end_chunk]
+        at_ends = np.bincount(place, of_ends, start.size).astype(np.int64).reshape(start.shape)
+        num_rows = (self._q1 - self._q0)[:, None]
+        return by_rank(
+            np.add, self._rank, np.where(start < end, num_rows, np.minimum(at_ends, num_rows)), world, 0
+        )
+
+    @cached_property
+    def needed_keys(self) -> TokenRanges:
+        return TokenRanges.union(self._rank, self._start, self._end, self.sharding.seqlen)
+
+    def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
+        layout = KvLayout(keys)
+        first, last = np.searchsorted(self._rank, [rank, rank + 1])
+        full_start, full_end = (side[first:last][:, layout.owners] for side in self._inner_keys)
+        piece, number = np.nonzero(full_start < full_end)
+        infinite = np.full(len(piece), INF)
+        full = np.stack(
+            [
+                self._q0[first + piece],
+                self._q1[first + piece],
+                full_start[piece, number],
+                full_end[piece, number],
+                -infinite,
+                infinite,
+            ],
+            axis=1,
+        )
+        # of each chunk: from a token to its local index
+        to_local = self.sharding.offset - self.sharding.edges[:-1]
+        full = layout.place(shift(full, to_local[self._chunk[first + piece]], 0), layout.owners[number])
+        ends, owner, group = self._local_ends(first, last, layout, to_local)
+        bands = np.concatenate([full, layout.place(ends, owner)])
+        group = np.concatenate([self._group[first + piece], group])
+        return self._mask_of_bands(
+            rank, keys, [join_rectangles(bands[group == number]) for number in range(self.mask.num_groups)]
+        )
+
+    def _local_ends(
+        self, first: int, last: int, layout: KvLayout, to_local: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(bands with ends of rows in local indices, their owners, their head groups), of the pieces
+        first..last."""
+        owner = self.sharding.owner[self._end_chunk]
+        wanted = np.zeros(self.sharding.world, dtype=bool)
+        wanted[layout.owners] = True
+        mine = np.flatnonzero((self._end_piece >= first) & (self._end_piece < last) & wanted[owner])
+        piece = self._end_piece[mine]
+        chunk = self._end_chunk[mine]
+        bands, kept = tight(self._ends[mine])
+        piece = piece[kept]
+        chunk = chunk[kept]
+        return (
+            shift(bands, to_local[self._chunk[piece]], to_local[chunk]),
+            owner[mine][kept],
+            self._group[piece],
+        )
 
 
-def join_rectangles(bands: np.ndarray) -> np.ndarray:
-    """The same pairs, with adjacent full rectangles of the same columns merged. Takes and returns tight
-    bands, unordered."""
-    full = (bands[:, LO] == -INF) & (bands[:, HI] == INF)
-    if full.sum() < 2:
-        return bands
-    whole = bands[full]
-    whole = whole[np.lexsort([whole[:, Q0], whole[:, K1], whole[:, K0]])]
-    goes_on = (
-        (whole[1:, Q0] == whole[:-1, Q1])
-        & (whole[1:, K0] == whole[:-1, K0])
-        & (whole[1:, K1] == whole[:-1, K1])
-    )
-    if not goes_on.any():
-        return bands
-    starts = np.flatnonzero(np.append(True, ~goes_on))
-    tall = whole[starts]
-    tall[:, Q1] = whole[np.append(starts[1:], len(whole)) - 1, Q1]
-    return np.concatenate([bands[~full], tall])
+class StripedPartition(MaskPartition):
+    """A band mask on a striped sharding."""
+
+    sharding: StripedSharding
+
+    def __init__(self, mask: Mask, sharding: StripedSharding) -> None:
+        super().__init__(mask, sharding)
+        self._bands, self._group = tagged_bands(mask)
+
+    @cached_property
+    def areas(self) -> np.ndarray:
+        q0, q1, k0, k1, lo, hi = self._bands.T
+        # rows in which row ends begin or stop moving
+        falls = np.clip(k0 - lo, q0, q1)
+        rises = np.clip(k1 - hi - 1, q0, q1)
+        upper = self._sum_of_ends(q0, rises, hi + 1, True) + self._sum_of_ends(rises, q1, k1, False)
+        return upper - self._sum_of_ends(q0, falls, k0, False) - self._sum_of_ends(falls, q1, lo, True)
+
+    def _sum_of_ends(
+        self, start: np.ndarray, end: np.ndarray, column: np.ndarray, moving: bool
+    ) -> np.ndarray:
+        """Sums, over rows start..end of each rank, the keys of s below a column, (P, P).
+
+        Args:
+            column: of each band; counted from the row if `moving`.
+        """
+        some = start < end
+        start = start[some]
+        end = end[some]
+        column = column[some]
+        before = self.sharding.num_before(start)
+        num_rows = self.sharding.num_before(end) - before
+        ranks = np.arange(self.sharding.world)
+        limit = column[:, None] + ranks if moving else np.repeat(column[:, None], len(ranks), axis=1)
+        rounds, rest = np.divmod(limit, self.sharding.world)
+        rounds *= num_rows
+        if moving:
+            rounds += num_rows * before + num_rows * (num_rows - 1) // 2
+        return self.sharding.sum_before(
+            np.tile(ranks, len(start)), rounds.ravel(), rest.ravel(), num_rows.ravel()
+        )
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(rank, number of rows, start and end of the keys that they see), for each rank and band with rows
+        of that rank."""
+        world = self.sharding.world
+        q0, q1, k0, k1, lo, hi = self._bands.T
+        before = self.sharding.num_before(q0)
+        num_rows = (self.sharding.num_before(q1) - before).T
+        rank, band = np.nonzero(num_rows)
+        num_rows = num_rows[rank, band]
+        row = rank + world * before[band, rank]
+        start = np.maximum(k0[band], row + lo[band])
+        return rank, num_rows, start, np.minimum(k1[band], row + world * (num_rows - 1) + hi[band] + 1)
+
+    @cached_property
+    def band_rows(self) -> np.ndarray:
+        world = self.sharding.world
+        rank, num_rows, start, end = self._rows
+        total = np.bincount(rank, num_rows * np.minimum(end - start, world), world).astype(np.int64)
+        return np.repeat(-(-total // world)[:, None], world, axis=1)
+
+    @cached_property
+    def needed_keys(self) -> TokenRanges:
+        rank, _, start, end = self._rows
+        return TokenRanges.union(rank, start, end, self.sharding.seqlen)
+
+    def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
+        layout = KvLayout(keys)
+        world = self.sharding.world
+        owner, band = (
+            index.ravel() for index in np.meshgrid(layout.owners, np.arange(len(self._bands)), indexing="ij")
+        )
+        b = self._bands[band]
+        offset = owner - rank
+        b[:, [Q0, Q1]] = -((rank - b[:, [Q0, Q1]]) // world)
+        b[:, 2:4] = -((owner[:, None] - b[:, 2:4]) // world)
+        low = np.abs(b[:, LO]) < INF
+        high = np.abs(b[:, HI]) < INF
+        b[low, LO] = -((offset[low] - b[low, LO]) // world)
+        b[high, HI] = (b[high, HI] - offset[high]) // world
+        b, kept = tight(b)
+        b = layout.place(b, owner[kept])
+        group = self._group[band[kept]]
+        return self._mask_of_bands(
+            rank, keys, [join_rectangles(b[group == number]) for number in range(self.mask.num_groups)]
+        )

@@ -1,4 +1,5 @@
-"""The mesh of ranks: a ring of head groups, the two dimensions of a hybrid strategy.
+"""The mesh of ranks: a ring of head groups, the two dimensions of a hybrid strategy; and the division of heads
+among ranks.
 
 A mesh of ring = 3 and heads = 2. Ranks of a row divide heads (all-to-all); ranks of a column run a plan (ring
 or gather):
@@ -9,15 +10,28 @@ or gather):
     ring rank 1      rank 2  ───  rank 3        ring of rank 1: 1, 3, 5
                        │            │
     ring rank 2      rank 4  ───  rank 5
-"""
+
+8 query heads and 2 KV heads (ratio 4) on 2, 4 and 3 ranks of a group; each digit is the rank of a query head:
+
+    KV head            0 0 0 0 1 1 1 1
+    2 ranks            0 0 0 0 1 1 1 1    whole KV groups: each KV head goes to one rank
+    4 ranks            0 0 1 1 2 2 3 3    more ranks than KV heads: KV head 0 is copied to ranks 0 and 1
+    3 ranks            0 0 0 1 1 1 2 2    rank 1 cuts through both groups: its kernel call repeats a KV head (`expanded`)
+"""  # noqa: E501
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from longca.cp.partition.sharding import Sharding, even_ranges
+
+if TYPE_CHECKING:
+    from longca.kernels import Problem
 
 RANKS_PER_NODE = 8  # GPUs of one node
 
@@ -127,3 +141,119 @@ def window_of(mesh: Mesh, windows: int) -> int:
 
 def _divisors(number: int) -> list[int]:
     return [part for part in range(1, number + 1) if number % part == 0]
+
+
+@dataclass(frozen=True)
+class RankHeads:
+    """The heads of one rank. Both ranges may be empty if there are more ranks than query heads."""
+
+    q: range
+    kv: range
+    """KV heads of these query heads, which are sent to the rank"""
+    local_kv: tuple[int, ...]
+    """KV heads of the rank's kernel call, as indices into `kv`. A kernel assigns the same number of query
+    heads to every KV head, so a KV head is repeated here if the rank's heads split a KV group"""
+
+    @property
+    def expanded(self) -> bool:
+        """True if the kernel call repeats a KV head."""
+        return len(self.local_kv) > len(self.kv)
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """The heads of all ranks, in the order of the heads.
+
+    Each query head is on exactly one rank. In a plan of one chunk of the heads (`HeadChunk.heads`) it is on
+    one rank at most.
+    """
+
+    num_q_heads: int
+    num_kv_heads: int
+    ranks: tuple[RankHeads, ...]
+
+    @property
+    def q(self) -> list[range]:
+        return [share.q for share in self.ranks]
+
+    @property
+    def kv(self) -> list[range]:
+        return [share.kv for share in self.ranks]
+
+    @cached_property
+    def replicated(self) -> bool:
+        """True if some KV head is on several ranks, so that its gradient is a sum over them."""
+        return sum(len(share.kv) for share in self.ranks) > self.num_kv_heads
+
+    def mask_groups(self, rank: int, num_groups: int) -> range | None:
+        """The mask's head groups of a rank, or None if no kernel call can have these heads.
+
+        A kernel assigns the same number of KV heads to each mask group, so a rank needs whole groups, or
+        heads of a single group.
+
+        Args:
+            num_groups: head groups of the mask.
+        """
+        share = self.ranks[rank]
+        size = self.num_kv_heads // num_groups
+        groups = range(share.kv.start // size, -(-share.kv.stop // size))
+        whole = not share.expanded and share.kv.start % size == 0 and share.kv.stop % size == 0
+        return groups if whole or len(groups) == 1 else None
+
+
+@lru_cache(maxsize=64)  # a study requests each of a few plans thousands of times
+def plan_heads(num_q_heads: int, num_kv_heads: int, world: int) -> HeadPlan:
+    """Divides the heads, in order, among `world` ranks.
+
+    Ranks get whole KV groups if there are enough, so that no KV head is sent twice. With more ranks than KV
+    heads the query heads are split, and each rank gets copies of its KV heads.
+    """
+    ratio = num_q_heads // num_kv_heads
+    if world <= num_kv_heads:
+        shares = (range(kv.start * ratio, kv.stop * ratio) for kv in even_ranges(num_kv_heads, world))
+    else:
+        shares = iter(even_ranges(num_q_heads, world))
+    return HeadPlan(num_q_heads, num_kv_heads, tuple(share_of(q, ratio) for q in shares))
+
+
+def share_of(q: range, ratio: int) -> RankHeads:
+    """The share of a rank with these query heads.
+
+    Args:
+        ratio: query heads for each KV head.
+    """
+    if not q:
+        return RankHeads(q, range(0), ())
+    kv = range(q.start // ratio, -(-q.stop // ratio))
+    served = [min(q.stop, (head + 1) * ratio) - max(q.start, head * ratio) for head in kv]
+    # query heads for each KV head of the kernel call: the largest common divisor, which minimises copies
+    step = math.gcd(*served)
+    return RankHeads(q, kv, tuple(index for index, count in enumerate(served) for _ in range(count // step)))
+
+
+SUM_BYTES = 4  # of an element of a float32 sum
+
+
+def formula_bytes(problem: Problem, mesh: Mesh) -> float:
+    """Bytes by Table 3 of arXiv 2510.17896, with Na = `mesh.heads` and Np = `mesh.ring`.
+
+    Without a ring that is (N−1)/N² · T·(Hkv + Hq)·D·2 elements. The table is for forward passes: backward,
+    the ring part doubles, since KV circulates again and its gradients are sent to their owners.
+    """
+    element = problem.dtype.itemsize * problem.mask.seqlen_q * problem.head_dim * 2
+    heads = (mesh.heads - 1) / (mesh.ring * mesh.heads**2) * (problem.num_kv_heads + problem.num_q_heads)
+    ring = (mesh.ring - 1) / mesh.world * problem.num_kv_heads
+    return element * (heads + ring * (2 if problem.needs_backward else 1))
+
+
+def summing_ring_bytes(problem: Problem, ring: int, num_elements: float) -> float:
+    """Bytes of a ring in which gradients are sent along with the keys: K and V, and backward also their
+    float32 gradients, with one more hop.
+
+    Args:
+        num_elements: elements of the keys of a rank, the same as of the values.
+    """
+    hops = (ring - 1) * problem.dtype.itemsize + (
+        ring * SUM_BYTES if problem.needs_backward and ring > 1 else 0
+    )
+    return 2 * num_elements * hops

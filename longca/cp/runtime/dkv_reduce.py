@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from longca.cp.comm.p2p import Pending
 from longca.cp.runtime.kv_exchange import all_to_alls, buffer_names, row_messages, target_rows
-from longca.cp.schedule.buffer_schedule import START
+from longca.cp.schedule.plan import START
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.comm.buffers import ReceiveBuffers
+    from longca.cp.comm.p2p import ReceiveBuffers
     from longca.cp.schedule.plan import Plan
 
 STREAM = "gradients"  # a separate stream: keys of the next step must not wait for gradients of this one

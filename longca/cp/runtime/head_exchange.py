@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.comm.buffers import ReceiveBuffers
-    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.comm.p2p import ReceiveBuffers
+    from longca.cp.schedule.work_partition import HeadChunk
     from longca.kernels import Problem
 
     # messages; index of the tensor, heads, and their block

@@ -18,15 +18,26 @@ Shapes: L tokens of this rank, T of all; H query and G KV heads, of which a chun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from longca.cp.contract import PreparedStrategy, TokenShard
+from longca.cp.partition.mesh import Mesh, formula_bytes
+from longca.cp.partition.sharding import even_ranges
+from longca.cp.runtime.accumulate import sum_of_costs
 from longca.cp.runtime.head_exchange import HeadExchange, HeadGather
+from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.comm.backend import Comm
+    from longca.cp.partition.mesh import RankHeads
+    from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
+    from longca.kernels import Kernel, Prepared, Problem
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -131,3 +142,123 @@ class _KvHeadSums:
         totals = self._totals
         self._totals = []
         return [total.to(grad.dtype) for total, grad in zip(totals, grads, strict=True)]
+
+
+class PreparedHeads(PreparedStrategy):
+    """A strategy that splits only heads: each rank runs the whole sequence by itself, chunk by chunk."""
+
+    def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition) -> None:
+        """
+        Args:
+            work: a work partition of heads only.
+        """
+        tokens = even_ranges(problem.mask.seqlen_q, comm.world)
+        mine = tokens[comm.rank]
+        super().__init__(problem, TokenShard(np.arange(mine.start, mine.stop, dtype=np.int64)))
+        receive_buffers = comm.receive_buffers()
+        chunks = work.chunks
+        exchange = HeadExchange(comm, range(comm.world), tokens, receive_buffers)
+        exchange.reserve(chunks, problem)
+        receive_buffers.allocate()
+        calls = self._prepare_calls(work, problem, kernel, comm.rank)
+        self._pipeline = HeadPipeline(exchange, chunks, calls, problem.needs_backward)
+        self.costs |= sum_of_costs(
+            {id(call.prepared): call.prepared for call in calls if call is not None}.values()
+        )
+        self.costs["num_kernel_calls"] = float(sum(call is not None for call in calls))
+        self.costs |= _formula_bytes(problem, comm.world)
+        self.notes += filter(None, [comm.messages_note])
+        if len(chunks) > 1:
+            self.notes.insert(0, f"heads in chunks of {describe_chunks(chunks)}")
+
+    def _prepare_calls(
+        self, work: WorkPartition, problem: Problem, kernel: Kernel, rank: int
+    ) -> list[HeadCall | None]:
+        """The call of each chunk. Chunks with equal masks and numbers of heads share a prepared kernel."""
+        calls: list[HeadCall | None] = []
+        prepared: dict[tuple[str, int, int], Prepared] = {}
+        for chunk in work.chunks:
+            heads = chunk.heads.ranks[rank]
+            if not heads.q:
+                calls.append(None)
+                continue
+            groups = work.mask_groups(chunk, rank)
+            mask = problem.mask.select_groups(groups.start, groups.stop)
+            key = mask.digest, len(heads.q), len(heads.local_kv)
+            if key not in prepared:
+                prepared[key] = kernel.prepare(
+                    replace(problem, mask=mask, num_q_heads=len(heads.q), num_kv_heads=len(heads.local_kv))
+                )
+                self.notes += [note for note in prepared[key].notes if note not in self.notes]
+            calls.append(HeadCall(prepared[key], heads))
+            if heads.expanded:
+                self.notes.append(
+                    f"rank {rank}: {len(heads.q)} query heads cut through KV groups, so the kernel call gets "
+                    f"{len(heads.local_kv)} KV heads, copied from {len(heads.kv)} inside the timed call"
+                )
+        if not any(calls):
+            self.notes.append(f"rank {rank} has no heads")
+        return calls
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        return self._pipeline.forward(q.detach(), k.detach(), v.detach())
+
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self._pipeline.backward(forward.saved, dout.detach())
+
+
+class HeadCall:
+    """A kernel on all tokens and some heads: T × h × D and T × g × D, with heads as received by the rank."""
+
+    def __init__(self, prepared: Prepared, heads: RankHeads) -> None:
+        import torch
+
+        from longca.ops import on_device
+
+        self.prepared = prepared
+        self._num_kv_heads = len(heads.kv)
+        self._copies = (
+            on_device([torch.tensor(heads.local_kv)], prepared.problem.device)[0] if heads.expanded else None
+        )
+        """the received head for each KV head of the kernel, if the kernel repeats some"""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        local = self.prepared.forward(*map(self.prepared.to_layout, (q, self._expand(k), self._expand(v))))
+        return Forward(
+            self.prepared.from_layout(local.out).detach(),
+            saved=local if self.prepared.problem.needs_backward else None,
+        )
+
+    def backward(self, saved: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        dq, dk, dv = map(
+            self.prepared.from_layout, self.prepared.backward(saved, self.prepared.to_layout(dout))
+        )
+        return dq, self._fold(dk), self._fold(dv)
+
+    def _expand(self, x_TgD: torch.Tensor) -> torch.Tensor:
+        return x_TgD if self._copies is None else x_TgD.index_select(1, self._copies)
+
+    def _fold(self, grad: torch.Tensor) -> torch.Tensor:
+        """Gradients of copied KV heads, summed in float32 over the copies of each."""
+        if self._copies is None:
+            return grad
+        wide = grad.float()
+        return (
+            wide.new_zeros(wide.shape[0], self._num_kv_heads, wide.shape[2])
+            .index_add_(1, self._copies, wide)
+            .to(grad.dtype)
+        )
+
+
+def _formula_bytes(problem: Problem, world: int) -> dict[str, float]:
+    """`formula_bytes` by the study's formula, and `formula_replicated_bytes` with max(G, N) instead of G.
+
+    The formula ignores that N ranks, more than the G KV heads, have N copies of KV heads in total.
+    """
+    copied = replace(problem, num_kv_heads=max(problem.num_kv_heads, world))
+    return {
+        "formula_bytes": formula_bytes(problem, Mesh(1, world)),
+        "formula_replicated_bytes": formula_bytes(copied, Mesh(1, world)),
+    }

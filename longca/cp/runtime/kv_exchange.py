@@ -6,7 +6,7 @@ the receiver's kernel inputs (zero-copy). In a gather, sent rows are packed once
 collective each for any number of key ranges; a rank's own keys are copied if a kernel reads them together
 with others.
 
-`longca.cp.schedule.buffer_schedule` shows the times and buffers of a ring's transfers.
+`longca.cp.schedule.plan` shows the times and buffers of a ring's transfers.
 
 Shapes: n keys, G KV heads, D head dim.
 """
@@ -19,14 +19,13 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from longca.cp.comm.p2p import Pending
-from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule, CommStep
+from longca.cp.schedule.plan import OWN, START, BufferSchedule, CommStep
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.comm.buffers import ReceiveBuffers
-    from longca.cp.comm.p2p import CommStream, Message
+    from longca.cp.comm.p2p import CommStream, Message, ReceiveBuffers
     from longca.cp.schedule.plan import Plan, Transfer
 
     KeyTensors = tuple[torch.Tensor, torch.Tensor]

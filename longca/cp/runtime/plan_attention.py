@@ -12,28 +12,139 @@ Work of each step n, in the order in which the host posts it:
 Transfers are posted before additions, which are elementwise work: a copy kernel of NCCL finds free
 multiprocessors during them even if the next attention kernel occupies all.
 
-Shapes: L queries and keys of the rank; H query heads, G KV heads, D head dim.
-"""
+If a mesh splits heads as well as keys (`PreparedPlan`), all-to-alls within each head group collect all tokens
+of one plan rank for the rank's heads, chunk by chunk. For each chunk the plan runs among the ranks with the
+same heads.
+
+Shapes: L queries and keys of the rank; H query heads, G KV heads, D head dim; n queries and m keys of one step.
+"""  # noqa: E501
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from longca.cp.contract import PreparedStrategy, TokenShard
+from longca.cp.runtime.accumulate import (
+    DqAccumulator,
+    LocalCall,
+    OutputAccumulator,
+    contributions_of,
+    sum_of_costs,
+)
 from longca.cp.runtime.dkv_reduce import DkvReduce
+from longca.cp.runtime.head_exchange import HeadExchange
+from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.runtime.kv_exchange import KvExchange
-from longca.cp.runtime.steps import LocalSteps
+from longca.cp.schedule.planner import step_masks
+from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.comm.buffers import ReceiveBuffers
+    from longca.cp.comm.p2p import ReceiveBuffers
     from longca.cp.schedule.plan import Plan
-    from longca.kernels import Kernel, Problem
+    from longca.kernels import Contribution, Kernel, Problem
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    from longca.cp.schedule.work_partition import WorkPartition
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """A kernel call for the queries start..end, which are all queries that see keys of the step."""
+
+    start: int
+    end: int
+    call: LocalCall
+    contributions: tuple[Contribution, ...] = ()
+    """row ranges for a kernel that merges, relative to `start`; empty for others"""
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.end)
+
+
+class LocalSteps:
+    """The kernel calls of one rank of a plan. Steps with equal masks share a prepared kernel."""
+
+    def __init__(self, plan: Plan, rank: int, problem: Problem, kernel: Kernel) -> None:
+        start_s = time.perf_counter()
+        parts = step_masks(plan, rank, merging=kernel.merges)
+        self._contributions = (
+            contributions_of(parts, int(plan.sharding.num_tokens[rank]))
+            if kernel.merges and len(parts) > 1
+            else None
+        )
+        self.masks_ms = (time.perf_counter() - start_s) * 1e3
+        """time to build the masks of the steps"""
+        masks = {mask.digest: mask for _, _, mask in parts.values()}
+        calls = {digest: LocalCall(kernel, replace(problem, mask=mask)) for digest, mask in masks.items()}
+        self.steps = {
+            number: LocalStep(
+                start,
+                end,
+                calls[mask.digest],
+                self._contributions.of_step[number] if self._contributions else (),
+            )
+            for number, (start, end, mask) in parts.items()
+        }
+        for step in self.steps.values():
+            step.call.prepared.expect(step.contributions)
+        self.last = max(self.steps, default=None)
+        self.prepared = [call.prepared for call in calls.values()]
+
+    def output_accumulator(self, q_LHD: torch.Tensor) -> OutputAccumulator:
+        return OutputAccumulator(q_LHD, len(self.steps), self._contributions)
+
+    def dq_accumulator(self, q_LHD: torch.Tensor) -> DqAccumulator:
+        return DqAccumulator(q_LHD, self._contributions)
+
+    def forward(
+        self, number: int, total: OutputAccumulator, k_mGD: torch.Tensor, v_mGD: torch.Tensor
+    ) -> None:
+        """Runs the step's kernel. Its result is pending in `total` until `OutputAccumulator.add`, unless the
+        kernel merges."""
+        step = self.steps[number]
+        if step.contributions:
+            total.merge_onto(step.rows, step.call, step.contributions, k_mGD, v_mGD)
+        else:
+            total.waiting = (
+                step.rows,
+                step.call,
+                step.call.forward_in_layout(total.q_LHD[step.rows], k_mGD, v_mGD),
+            )
+
+    def backward(
+        self,
+        number: int,
+        total: DqAccumulator,
+        k_mGD: torch.Tensor,
+        v_mGD: torch.Tensor,
+        out_LHD: torch.Tensor,
+        lse_LH: torch.Tensor,
+        dout_LHD: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(dk_mGD, dv_mGD) of a step, from the output and LSE over all keys. Its dq is pending in `total`,
+        unless the kernel merges."""
+        step = self.steps[number]
+        given: Any = (
+            total.q_LHD[step.rows],
+            k_mGD,
+            v_mGD,
+            *(x[step.rows] for x in (out_LHD, lse_LH, dout_LHD)),
+        )
+        if step.contributions:
+            return total.add_onto(step.rows, step.call, step.contributions, given)
+        dq, dk, dv = step.call.backward(*given)
+        total.waiting = step.rows, dq, number == self.last
+        return dk, dv
 
 
 class PlanAttention:
@@ -112,3 +223,90 @@ class PlanAttention:
                 total_dq.add()
             exchange.finish()
             return total_dq.result(), *reduce.finish()
+
+
+class PreparedPlan(PreparedStrategy):
+    """A strategy that splits keys, and optionally heads."""
+
+    def __init__(
+        self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
+    ) -> None:
+        """
+        Args:
+            planning_ms: planning time of the work partition.
+        """
+        mesh = work.mesh
+        plan = work.plan
+        chunks = work.chunks
+        super().__init__(problem, TokenShard(mesh.positions(plan.sharding, comm.rank)))
+        ring_rank, number = mesh.of(comm.rank)
+        # collective, so it precedes work in which a single rank may fail
+        receive_buffers = comm.receive_buffers()
+        exchange = None
+        if mesh.heads > 1:
+            exchange = HeadExchange(
+                comm, mesh.group(comm.rank), mesh.tokens(plan.sharding, ring_rank), receive_buffers
+            )
+            exchange.reserve(chunks, problem)
+        parts: dict[tuple[range, int, int], PlanAttention] = {}
+        calls = []
+        for chunk in chunks:
+            heads = chunk.heads.ranks[number]
+            groups = work.mask_groups(chunk, number)
+            assert not heads.expanded, "the mesh divides KV heads evenly"
+            key = groups, len(heads.q), len(heads.kv)
+            if key not in parts:
+                own = work.plan_of(groups)
+                of_heads = replace(problem, num_q_heads=len(heads.q), num_kv_heads=len(heads.kv))
+                parts[key] = PlanAttention(
+                    own, ring_rank, list(mesh.ring_of(comm.rank)), comm, receive_buffers, of_heads
+                )
+            calls.append(parts[key])
+        receive_buffers.allocate()
+        for part in parts.values():
+            part.prepare(kernel)
+        self._attention: PlanAttention = calls[0]
+        self._pipeline = (
+            HeadPipeline(exchange, chunks, calls, problem.needs_backward) if exchange is not None else None
+        )
+        self._count(list(parts.values()), calls, planning_ms)
+        self.notes = [
+            f"{plan.schedule} of {mesh.ring}" + (f", heads among {mesh.heads}" if mesh.heads > 1 else ""),
+            *self.notes,
+        ]
+        self.notes += filter(None, [comm.messages_note])
+        if len(chunks) > 1:
+            self.notes.insert(1, f"in chunks of {describe_chunks(chunks)}")
+
+    def _count(self, parts: list[PlanAttention], calls: list[PlanAttention], planning_ms: float) -> None:
+        """Fills in costs and notes.
+
+        Args:
+            parts: the distinct parts.
+            calls: the part of each chunk.
+        """
+        prepared = [one for part in parts for one in part.steps.prepared]
+        schedule_ms = planning_ms + sum(part.steps.masks_ms for part in parts)
+        costs = sum_of_costs(prepared)
+        areas = np.sum([part.plan.step_areas.sum(axis=1) for part in calls], axis=0)
+        self.costs |= costs | {
+            "schedule_ms": schedule_ms,
+            "plan_ms": schedule_ms + costs.get("plan_ms", 0.0),
+            "num_kernel_calls": float(sum(len(part.steps.steps) for part in calls)),
+            "num_key_buffers": float(max(part.num_key_buffers for part in parts)),
+            "area_imbalance": float(areas.max() * len(areas) / max(areas.sum(), 1)),
+        }
+        self.notes += dict.fromkeys(
+            [f"tokens: {parts[0].plan.sharding.name}", *(note for one in prepared for note in one.notes)]
+        )
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        q, k, v = (x.detach() for x in (q, k, v))
+        return self._attention.forward(q, k, v) if self._pipeline is None else self._pipeline.forward(q, k, v)
+
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return (self._attention if self._pipeline is None else self._pipeline).backward(
+            forward.saved, dout.detach()
+        )

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.heads import plan_heads
-from longca.cp.partition.mesh import RANKS_PER_NODE, Mesh
+from longca.cp.partition.mesh import RANKS_PER_NODE, Mesh, plan_heads
 from longca.cp.schedule.timeline import PlanTraffic
 
 if TYPE_CHECKING:

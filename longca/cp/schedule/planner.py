@@ -1,20 +1,285 @@
-"""The planner: makes plans, chooses among shardings by estimated cost, and caches recent plans."""
+"""The planner: makes plans, chooses among shardings by a rough estimate of their cost, and caches recent plans.
+
+The estimate counts visible pairs at the rate of a kernel, KV at the rate of a link, a fixed time for each
+kernel call, and hidden pairs at row ends. Kernels compute whole tiles, so each row of each band has some hidden pairs for
+every rank whose keys it sees: this is the cost of the balance of stripes and small chunks. Merging is free,
+since `band` merges in its epilogue.
+
+Shapes: P ranks, T steps.
+"""  # noqa: E501
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from longca.cp.partition.factory import partition_mask
-from longca.cp.partition.load_balance import CANDIDATES, make_sharding, worth_trying
-from longca.cp.partition.mask_partition import MaskPartition
-from longca.cp.partition.sharding import Sharding
-from longca.cp.schedule.cost import PlanCost, UnitCosts, cost_of, costs_of
-from longca.cp.schedule.plan import Plan, Schedule
+import numpy as np
+
+from longca.cp.partition.blocks import BlockPartition
+from longca.cp.partition.mask_partition import ChunkedPartition, MaskPartition, StripedPartition
+from longca.cp.partition.mesh import RANKS_PER_NODE
+from longca.cp.partition.sharding import (
+    CANDIDATES,
+    ChunkedSharding,
+    Sharding,
+    StripedSharding,
+    make_sharding,
+    worth_trying,
+)
+from longca.cp.schedule.plan import Plan, Schedule, Step
+from longca.kernels import UNIT_ROWS
 from longca.masks import Mask
+from longca.masks.band import Q0, Q1
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+# Attention forward, bf16, on an H200. With CALL_S and END_PAIRS an estimate is 7 % above the times that
+# `benchmarks.cp.shardings` makes, give or take 2 %, over seven masks on 2 and 4 ranks.
+FLOPS_PER_S = 650e12
+END_PAIRS = 96  # hidden pairs at the end of each row of a band
+# of a kernel call in addition to its pairs: host time, and idle multiprocessors at the start and in the tail
+# wave
+CALL_S = 100e-6
+INTRA_NODE_BYTES_PER_S = 200e9  # one way, NCCL between two GPUs of an H200 host: 222 to 226 from 32 MB on
+MESSAGE_S = 20e-6  # of a batch of messages in addition to its bytes
+# slowdown of kernels by overlapped messages, as a share of the messages' time: 7 % of 4.5 ms for 128 MB on an
+# H200
+OVERLAP_SLOWDOWN = 0.3
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """The unit costs of plan estimates."""
+
+    pair_s: float
+    """seconds for a visible pair of one head group of the mask, for all its heads"""
+    kv_s: float
+    """seconds to move the key and value of one token, for all KV heads"""
+    call_s: float = 0.0
+    """seconds of a kernel call in addition to its pairs"""
+    end_pairs: int = END_PAIRS
+    """cost of a row end, in hidden pairs"""
+
+    @classmethod
+    def of(
+        cls,
+        num_q_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        num_groups: int = 1,
+        elem_bytes: int = 2,
+        flops_per_s: float = FLOPS_PER_S,
+        bytes_per_s: float = INTRA_NODE_BYTES_PER_S,
+    ) -> UnitCosts:
+        """The unit costs of a forward call. Backward has 2.5 times the work per pair and about 2 to 3 times
+        the bytes, so the choice would be the same."""
+        return cls(
+            4 * num_q_heads / num_groups * head_dim / flops_per_s,
+            2 * num_kv_heads * head_dim * elem_bytes / bytes_per_s,
+            CALL_S,
+        )
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """The estimated cost of a plan, in seconds."""
+
+    compute_s: float
+    """time of the rank with the most computation, with all KV available"""
+    transfer_s: float
+    """time of the rank with the most transfers, without overlap"""
+    overlapped_s: float
+    """time with transfers overlapped with kernels, without their slowdown of kernels"""
+
+    @property
+    def total_s(self) -> float:
+        """The time that decides among plans: `overlapped_s` plus the slowdown of kernels by overlapped
+        transfers."""
+        return self.overlapped_s + OVERLAP_SLOWDOWN * max(
+            self.transfer_s - (self.overlapped_s - self.compute_s), 0
+        )
+
+
+def cost_of(plan: Plan, costs: UnitCosts) -> PlanCost:
+    """Estimates a plan. The KV of step n + 1 is transferred during step n."""
+    return costs_of([plan], costs)[0]
+
+
+def costs_of(plans: Sequence[Plan], costs: UnitCosts) -> list[PlanCost]:
+    """Estimates plans of one schedule on as many ranks, all in one pass over the steps."""
+    areas, band_rows, received, sent = (
+        np.stack([getattr(plan, name) for plan in plans])
+        # (plans, P, T)
+        for name in ("step_areas", "step_band_rows", "received_kv", "sent_kv")
+    )
+    compute = (areas + costs.end_pairs * band_rows) * costs.pair_s + (areas > 0) * costs.call_s
+    transfer = np.maximum(received, sent) * costs.kv_s
+    total = (
+        _ring_s(plans[0], compute, transfer, received > 0)
+        if plans[0].forwards_kv
+        else _gather_s(compute, transfer)
+    )
+    slowest = (compute.sum(axis=2).max(axis=1), transfer.sum(axis=2).max(axis=1), total)
+    return [PlanCost(*one) for one in zip(*(seconds.tolist() for seconds in slowest), strict=True)]
+
+
+def _gather_s(compute: np.ndarray, transfer: np.ndarray) -> np.ndarray:
+    """Seconds without waits between ranks: a rank proceeds when a step has finished and the KV of the next
+    has arrived."""
+    return np.maximum(compute, np.pad(transfer[..., 1:], ((0, 0), (0, 0), (0, 1)))).sum(axis=2).max(axis=1)
+
+
+def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.ndarray) -> np.ndarray:
+    """Seconds with forwarded KV.
+
+    A transfer starts when its KV is at the sender, its stream is free, and the receiver has released the
+    buffer. So a rank waits for slower ones only as far as two buffers require.
+    """
+    # (T, plans, P)
+    work, messages, moving = (
+        np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves)
+    )
+    nothing: np.ndarray = np.zeros_like(work[0])
+    done = [nothing, work[0]]
+    there = [nothing]
+    streams = dict[str, np.ndarray]()
+    for number in range(1, plan.num_steps):
+        senders = plan.senders(number)
+        free = streams.get(plan.stream(number), nothing)
+        ready = np.maximum(free, done[number - 1]) if number > 2 else free
+        begins = np.maximum(ready, np.maximum(ready, there[plan.forwarded_from(number)])[:, senders])
+        there.append(np.where(moving[number], begins + messages[number], 0))
+        free = streams[plan.stream(number)] = np.maximum(free, there[-1])
+        free[:, senders] = np.maximum(free[:, senders], there[-1])
+        done.append(np.maximum(done[-1], there[-1]) + work[number])
+    return done[-1].max(axis=1)
+
+
+def head_pipeline(
+    work_s: ArrayLike,
+    arriving_s: ArrayLike,
+    leaving_s: ArrayLike,
+    overlap_slowdown: float | np.ndarray = OVERLAP_SLOWDOWN,
+) -> np.ndarray:
+    """Seconds of a rank with chunks of heads: each chunk arrives, is computed, and its results are sent back.
+
+    All messages share one link, on which all chunks arrive before the first results are sent:
+
+        link       in 0 │ in 1 │ in 2 │          out 0 │         out 1 │         out 2
+        kernels         │ chunk 0            │ chunk 1        │ chunk 2        │
+
+    Args:
+        work_s, arriving_s, leaving_s: of each chunk, (chunks, …), of as many ranks as there are elements in
+            the other axes.
+    """
+    work, arriving, leaving = (np.asarray(seconds) for seconds in (work_s, arriving_s, leaving_s))
+    now = np.zeros(work.shape[1:])
+    arrived = np.cumsum(arriving, axis=0)
+    link = arrived[-1]
+    for there, seconds, message_s in zip(arrived, work, leaving, strict=True):
+        now = np.maximum(now, there) + seconds
+        link = np.maximum(link, now) + message_s
+    hidden = sum(arriving) + sum(leaving) - (link - sum(work))
+    return link + overlap_slowdown * hidden
+
+
+INTER_NODE_BYTES_PER_S = 40e9  # an assumption, not measured: one adapter of 400 Gb/s for each GPU, at 80 %
+
+
+@dataclass(frozen=True)
+class LinkSpeeds:
+    """The speed of messages. Each rank has one link in each direction."""
+
+    intra_node_bytes_per_s: float = INTRA_NODE_BYTES_PER_S
+    inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S
+    message_s: float = MESSAGE_S
+    """seconds of a batch of messages in addition to its bytes"""
+    inter_node_message_s: float | None = None
+    """the same if some of its ranks are on different nodes; None: the same value"""
+    overlap_slowdown: float = OVERLAP_SLOWDOWN
+    """slowdown of kernels by overlapped messages, as a share of the messages' time"""
+    ranks_per_node: int = RANKS_PER_NODE
+    packs: bool = False
+    """True if sent rows of a gather are packed first, for a collective; copy engines send them in place"""
+
+    def byte_s(self, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Seconds per byte between each pair of these ranks of the job, (…, P) → (…, P, P). Ranks fill node
+        after node."""
+        node = np.asarray(ranks) // self.ranks_per_node
+        return np.where(
+            node[..., None] == node[..., None, :],
+            1 / self.intra_node_bytes_per_s,
+            1 / self.inter_node_bytes_per_s,
+        )
+
+    def batch_s(self, ranks: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Seconds of a batch of messages among these ranks in addition to its bytes, (…, P) → (…)."""
+        node = np.asarray(ranks) // self.ranks_per_node
+        between_s = self.message_s if self.inter_node_message_s is None else self.inter_node_message_s
+        return np.where((node == node[..., :1]).all(axis=-1), self.message_s, between_s)
+
+
+FREE = LinkSpeeds(
+    intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf, message_s=0.0
+)  # messages that take no time
+
 
 BEST = "best"  # instead of a sharding's name: the cheapest of the candidates
+
+
+def partition_mask(mask: Mask, sharding: Sharding) -> MaskPartition:
+    """Partitions a mask of S queries and S keys by a sharding of S tokens.
+
+    Raises:
+        ValueError: the mask has another number of queries or keys.
+    """
+    if (mask.seqlen_q, mask.seqlen_k) != (sharding.seqlen, sharding.seqlen):
+        raise ValueError(f"a placement of {sharding.seqlen} tokens cannot cut {mask}")
+    if mask.grid is not None:
+        return BlockPartition(mask, sharding)
+    if isinstance(sharding, StripedSharding):
+        return StripedPartition(mask, sharding)
+    assert isinstance(sharding, ChunkedSharding)
+    return ChunkedPartition(mask, sharding)
+
+
+def step_masks(plan: Plan, rank: int, *, merging: bool) -> dict[int, tuple[int, int, Mask]]:
+    """`active_rows` of each step of a rank, by the number of the step."""
+    return {step.number: active_rows(step, merging=merging) for step in plan.steps(rank)}
+
+
+def active_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
+    """(start, end) of the queries that see keys of a step, and the step's mask for these queries: the inputs
+    of its kernel.
+
+    Args:
+        merging: for a kernel that merges: starts and ends are whole units of `UNIT_ROWS`, and a mask of
+            blocks keeps all queries.
+    """
+    mask = step.mask
+    if mask.grid is not None:
+        if merging:
+            return 0, mask.seqlen_q, mask
+        rows = [np.flatnonzero(visible.any(axis=1)) for visible in mask.grid.visible]
+        start = min(
+            int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen)
+        )
+        end = max(
+            int(bounds[seen[-1] + 1])
+            for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True)
+            if len(seen)
+        )
+    else:
+        bands = np.concatenate(mask.groups)
+        unit = UNIT_ROWS if merging else 1
+        start = int(bands[:, Q0].min()) // unit * unit
+        end = min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
+    whole = start == 0 and end == mask.seqlen_q
+    return start, end, mask if whole else mask.crop((start, end), (0, mask.seqlen_k))
 
 
 @dataclass(frozen=True)

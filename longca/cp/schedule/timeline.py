@@ -25,16 +25,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core import BACKWARD_FLOPS_RATIO
-from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.cost import UnitCosts, head_pipeline
-from longca.cp.schedule.head_chunking import received_head_bytes
-from longca.cp.schedule.links import FREE, LinkSpeeds
-from longca.cp.schedule.plan import Plan, StepMessages
+from longca.cp.schedule.plan import BufferSchedule, Plan, StepMessages
+from longca.cp.schedule.planner import FREE, LinkSpeeds, UnitCosts, head_pipeline
+from longca.cp.schedule.work_partition import received_head_bytes
 
 if TYPE_CHECKING:
     from longca.core import CallSpec
-    from longca.cp.schedule.head_chunking import HeadChunk
-    from longca.cp.schedule.work_partition import WorkPartition
+    from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
 
 DKV_STREAM = "gradients"  # the comm stream of dK and dV
 
@@ -355,8 +352,8 @@ def rank_times(
 def estimated_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, *, needs_backward: bool) -> float:
     """Seconds of a forward call, and of one backward if needed, on the slowest rank.
 
-    Kernels are estimated at the rates of `longca.cp.schedule.cost`, which are those of an H200, so the result
-    compares strategies but is not a forecast for other devices.
+    Kernels are estimated at the rates of `longca.cp.schedule.planner`, which are those of an H200, so the
+    result compares strategies but is not a forecast for other devices.
     """
     ways = {False: 1.0, True: BACKWARD_FLOPS_RATIO} if needs_backward else {False: 1.0}
     return sum(

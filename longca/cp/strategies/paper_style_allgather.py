@@ -25,7 +25,7 @@ from longca.cp.baselines.paper_style import (
     full_mask,
     rectangle,
 )
-from longca.cp.runtime.kernel_call import LocalCall
+from longca.cp.runtime.accumulate import LocalCall
 from longca.kernels import Forward
 
 if TYPE_CHECKING:

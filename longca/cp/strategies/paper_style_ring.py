@@ -26,8 +26,7 @@ from longca.cp.baselines.paper_style import (
     full_mask,
     rectangle,
 )
-from longca.cp.runtime.accumulate import merge, no_keys
-from longca.cp.runtime.kernel_call import LocalCall
+from longca.cp.runtime.accumulate import LocalCall, merge, no_keys
 from longca.kernels import Forward
 
 if TYPE_CHECKING:

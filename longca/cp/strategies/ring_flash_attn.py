@@ -15,8 +15,8 @@ from longca.core import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
 from longca.cp.contract import Strategy, TokenShard
-from longca.cp.partition.load_balance import contiguous, zigzag
-from longca.cp.traffic_formula import summing_ring_bytes
+from longca.cp.partition.mesh import summing_ring_bytes
+from longca.cp.partition.sharding import contiguous, zigzag
 
 if TYPE_CHECKING:
     import torch

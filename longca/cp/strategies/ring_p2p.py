@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from longca.cp.partition.mesh import Mesh
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.ring_and_gather import Ring
 
 
 class RingP2P(PlannedStrategy):

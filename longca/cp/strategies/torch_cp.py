@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.core import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
-from longca.cp.partition.load_balance import contiguous, zigzag
-from longca.cp.traffic_formula import summing_ring_bytes
+from longca.cp.partition.mesh import summing_ring_bytes
+from longca.cp.partition.sharding import contiguous, zigzag
 from longca.kernels import Forward
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from longca.core import CallSpec
 from longca.cp.contract import HeadStrategy
-from longca.cp.partition.heads import plan_heads
+from longca.cp.partition.mesh import plan_heads
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.cp.partition.sharding import Sharding
-    from longca.cp.runtime.prepared import PreparedHeads
-    from longca.cp.schedule.head_chunking import ChunkWeights
+    from longca.cp.runtime.head_pipeline import PreparedHeads
+    from longca.cp.schedule.work_partition import ChunkWeights
     from longca.kernels import Kernel, Problem
     from longca.masks import Mask, Traits
 
@@ -67,6 +67,6 @@ class Ulysses(HeadStrategy):
     def prepare_work(
         self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
     ) -> PreparedHeads:
-        from longca.cp.runtime.prepared import PreparedHeads
+        from longca.cp.runtime.head_pipeline import PreparedHeads
 
         return PreparedHeads(problem, kernel, comm, work)

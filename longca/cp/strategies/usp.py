@@ -13,7 +13,7 @@ from pydantic import Field
 from longca.core import Frozen
 from longca.cp.partition.mesh import Mesh, head_groups, hybrid
 from longca.cp.planned import PlannedStrategy
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.ring_and_gather import Ring
 
 
 class Usp(PlannedStrategy):

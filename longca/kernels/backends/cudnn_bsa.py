@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules, unfit_device
 from longca.kernels.first_call import first_call_ms, wait
-from longca.kernels.packed import unfit_device
 
 if TYPE_CHECKING:
     import torch

@@ -9,9 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from longca.core import CallSpec
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules, unfit_device
 from longca.kernels.first_call import first_call_ms
-from longca.kernels.packed import unfit_device
 
 if TYPE_CHECKING:
     import torch

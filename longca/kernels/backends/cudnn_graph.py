@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from longca.core import CallSpec
-from longca.kernels.contract import Kernel, Problem, missing_modules
-from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.kernels.contract import Kernel, Problem, missing_modules, unfit_device, unfit_mask
+from longca.kernels.packed import PackedPrepared
 
 if TYPE_CHECKING:
     import torch

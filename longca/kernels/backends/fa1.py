@@ -11,8 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
-from longca.kernels.contract import Kernel, Problem, missing_modules
-from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.kernels.contract import Kernel, Problem, missing_modules, unfit_device, unfit_mask
+from longca.kernels.packed import PackedPrepared
 
 if TYPE_CHECKING:
     import torch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
-from longca.kernels.contract import Kernel, Problem, missing_modules
-from longca.kernels.packed import PackedPrepared, unfit_build, unfit_device, unfit_mask
+from longca.kernels.contract import Kernel, Problem, missing_modules, unfit_build, unfit_device, unfit_mask
+from longca.kernels.packed import PackedPrepared
 
 if TYPE_CHECKING:
     import torch

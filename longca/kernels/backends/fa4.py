@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.contract import (
+    Forward,
+    Kernel,
+    Prepared,
+    Problem,
+    missing_modules,
+    unfit_device,
+    unfit_mask,
+)
 from longca.kernels.first_call import first_call_ms, wait
-from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.kernels.packed import PackedPrepared
 
 if TYPE_CHECKING:
     import numpy as np

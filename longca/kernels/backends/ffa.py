@@ -6,8 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
-from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
-from longca.kernels.packed import unfit_build, unfit_device
+from longca.kernels.contract import (
+    Forward,
+    Kernel,
+    Prepared,
+    Problem,
+    missing_modules,
+    unfit_build,
+    unfit_device,
+)
 
 if TYPE_CHECKING:
     import torch

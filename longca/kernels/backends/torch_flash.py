@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core import CallSpec
-from longca.kernels.contract import Kernel, Problem
-from longca.kernels.packed import PackedPrepared, unfit_device, unfit_mask
+from longca.kernels.contract import Kernel, Problem, unfit_device, unfit_mask
+from longca.kernels.packed import PackedPrepared
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
-from longca.kernels.contract import Forward, Kernel, Problem, missing_modules
-from longca.kernels.packed import unfit_device
+from longca.kernels.contract import Forward, Kernel, Problem, missing_modules, unfit_device
 
 if TYPE_CHECKING:
     import torch

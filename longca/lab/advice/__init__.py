@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from longca.lab.advice import many_gpus
     from longca.lab.advice.answer import Advice
     from longca.lab.advice.beside import predictions
-    from longca.lab.advice.blocks import check_blocks
     from longca.lab.advice.kept_fit import fit_sources
+    from longca.lab.advice.question import check_blocks
     from longca.lab.advice.ranking import advise
 else:
     __getattr__, __dir__ = face(__name__)

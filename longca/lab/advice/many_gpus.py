@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length, load_hardware
 from longca.cp.forecast import links_of
-from longca.lab.advice.interval import NETWORK_RANGE, interval_s, with_range
+from longca.lab.advice.draws import NETWORK_RANGE, interval_s, with_range
 from longca.lab.advice.option import Candidate, candidate_of, mean_forecast, predict_each
 from longca.lab.advice.question import question_of
 from longca.lab.claims import all_claims

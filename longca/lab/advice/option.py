@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core import Registry
-from longca.cp import DeviceModel, HeadStrategy
-from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, WorkForecast, links_of
+from longca.cp import HeadStrategy
+from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, WorkForecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition import Mesh
 from longca.cp.schedule import describe_chunks
-from longca.predict import whole_statistics
+from longca.predict.fitted import whole_statistics
 
 if TYPE_CHECKING:
     from longca.core import CallSpec, Scalar

@@ -1,4 +1,7 @@
-"""The question that advice answers: a call, the GPUs that it runs on, and the profile of their messages."""
+"""The question that advice answers: a call, the GPUs that it runs on, and the profile of their messages.
+
+The limit on masks of blocks: plans of them are made block by block.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca.core import (
     DTYPE_BYTES,
@@ -22,7 +25,6 @@ from longca.core import (
     whole_number,
 )
 from longca.cp.forecast import PROFILES
-from longca.lab.advice.blocks import check_grid, draws_alike
 from longca.lab.store.text import plural
 from longca.lab.studies import DRAWS
 from longca.masks import Mask, draw_again
@@ -30,7 +32,51 @@ from longca.predict.fitted import FOLDER, FittedKernels, fitted_on, load_fitted
 
 if TYPE_CHECKING:
     from longca.core import GpuModel, Hardware, Network
-    from longca.predict import CallModel
+    from longca.masks import Mask
+    from longca.predict.fitted import CallModel
+
+MOST_BLOCKS = 40_000_000  # of all head groups, on several GPUs: 128K tokens in blocks of 64, for 8 KV heads
+MOST_BLOCKS_ALONE = 150_000_000  # on one GPU, where nothing is planned: 256K tokens of the same
+ALIKE_BLOCKS = 100_000  # from which on the draws of a random block mask are alike
+
+
+def check_blocks(name: str, params: Mapping[str, Any], seqlen: int, num_kv_heads: int, gpus: int) -> None:
+    """Refuses a mask of too many blocks before it is built.
+
+    Args:
+        params: of the pattern; those with blocks have `block` or `mean_block`.
+
+    Raises:
+        UserError: it would have more than can be counted in a minute or so.
+    """
+    block = params.get("block", params.get("mean_block"))
+    if isinstance(block, int) and block > 0:
+        _check(name, (-(-seqlen // block)) ** 2 * num_kv_heads, seqlen, gpus)
+
+
+def check_grid(mask: Mask, gpus: int) -> None:
+    """The same for a mask that is built already."""
+    if mask.grid is not None:
+        _check(mask.name or "of blocks", mask.grid.visible.size, mask.seqlen_q, gpus)
+
+
+def draws_alike(mask: Mask) -> bool:
+    """True for random blocks of such a number that other draws have the same time."""
+    return mask.grid is not None and mask.grid.visible.size >= ALIKE_BLOCKS
+
+
+def _check(name: str, num_blocks: int, seqlen: int, gpus: int) -> None:
+    most = MOST_BLOCKS if gpus > 1 else MOST_BLOCKS_ALONE
+    if num_blocks > most:
+        raise UserError(
+            f"Mask '{name}' of {format_length(seqlen)} tokens has {num_blocks:,} blocks, too many to predict",
+            why=(
+                f"{'plans on several GPUs are' if gpus > 1 else 'tiles are'} counted block by block, at most "
+                f"{most:,}"
+            ),
+            todo="Take fewer tokens, or larger blocks such as block=1024",
+        )
+
 
 USUAL_NETWORK = PROFILES["symmetric"]
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}

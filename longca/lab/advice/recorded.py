@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from longca.core import Hardware, Registry
-from longca.cp import DeviceModel, HeadStrategy
-from longca.cp.forecast import PROFILES, CallForecast, WorkForecast, forecast
+from longca.cp import HeadStrategy
+from longca.cp.forecast import PROFILES, CallForecast, DeviceModel, WorkForecast, forecast
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition import Mesh, make_sharding
 from longca.cp.schedule import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from longca.core import UserError
-from longca.core.project import ROOT
+from longca.core.reading import ROOT
 from longca.core.secrets import bytes_without_secrets, data_without_secrets
 from longca.lab.archive import crate, manifest, provenance
 from longca.lab.archive.packing import BundleFile, pack

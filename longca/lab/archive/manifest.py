@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
+from longca.lab.store import file_sha256
+
 NAME = "manifest-sha256.txt"
 LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 LEFT_BY_USE = (
@@ -37,12 +39,6 @@ class Difference:
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """The digest of a file. Raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def manifest(files: Mapping[str, bytes]) -> bytes:

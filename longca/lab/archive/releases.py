@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from longca.core import VERSION, UserError
-from longca.core.project import SHIPPED
+from longca.core.reading import SHIPPED
 
 VARIABLE = "LONGCA_RELEASES"
 ADDRESS_FILE = "RELEASES"  # of what a wheel holds, by setup.py

@@ -259,19 +259,6 @@ def decided_in_parts(
     )
 
 
-def in_parts(*parts: tuple[str, Sequence[Observation]], is_open: bool = False) -> str:
-    """The finding of a claim that says several things, from the finding and the observations of each.
-
-    Args:
-        is_open: as of `decided`; then no part fails or holds.
-    """
-    known: list[tuple[Status, str]] = [(status_of(group), text) for text, group in parts if group]
-    unknown = [text for text, group in parts if not group]
-    if is_open:
-        known = [(HOLDS, text) for _, text in known]
-    return _capital("; ".join([*_by_status(known), *unknown]))
-
-
 def status_of(observations: Sequence[Observation]) -> Status:
     """The verdict of observations of one thing; there is at least one."""
     share = sum(observation.holds for observation in observations) / len(observations)

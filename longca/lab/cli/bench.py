@@ -242,8 +242,7 @@ def _print_times(result: OwnFileResult) -> None:
 
 def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
     """ "k is right, 1.32× sdpa, 0.81× the best (flex)", or what is wrong with it."""
-    from longca.lab.ranking.sentences import names
-    from longca.lab.store.text import number
+    from longca.lab.store.text import names, number
 
     outcome = result.own.outcome
     if outcome.status == "incorrect":

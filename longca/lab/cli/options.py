@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longca.core import Registry, escaped, parse
-from longca.core.project import project_root
+from longca.core.reading import project_root
 from longca.lab.studies import Config, Selection, Study, load_config, load_study
 from longca.lab.studies.checkout import home_of_results, studies_folder
 

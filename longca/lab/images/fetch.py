@@ -1,7 +1,6 @@
 """Downloads the packages of an image by hash into one folder, with this machine's pip settings (mirrors,
 proxies, certificates)."""
 
-import hashlib
 import subprocess
 import sys
 import urllib.error
@@ -11,11 +10,11 @@ from pathlib import Path
 from longca.core import PACKAGE_ROOT, UserError
 from longca.lab.images.recipe import Recipe
 from longca.lab.images.render import WHEELS
+from longca.lab.store import TransferError, WrongDigest, fetch_file
 
 # of wheels: at least glibc 2.5, at most that of Debian 12 (2.36) or Ubuntu 24.04 (2.39)
 OLDEST_GLIBC = 5
 GLIBC = {"3.11": 36, "3.12": 39}
-SECONDS = 120
 PATIENCE_S = 5
 
 
@@ -90,16 +89,11 @@ def reachable(url: str) -> bool:
 
 
 def _fetch_source(url: str, digest: str, target: Path) -> None:
-    if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == digest:
-        return
     try:
-        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
-            content = answer.read()
-    except (OSError, urllib.error.URLError) as error:
+        fetch_file(url, target, digest)
+    except TransferError as error:
         raise UserError(f"Cannot fetch '{url}'", why=str(error)) from error
-    actual = hashlib.sha256(content).hexdigest()
-    if actual != digest:
+    except WrongDigest as error:
         raise UserError(
-            f"'{url}' is not what the lock says", why=f"its SHA-256 is {actual}, the lock has {digest}"
-        )
-    target.write_bytes(content)
+            f"'{url}' is not what the lock says", why=f"its SHA-256 is {error}, the lock has {digest}"
+        ) from error

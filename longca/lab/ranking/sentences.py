@@ -11,13 +11,12 @@ from longca.lab.ranking.lead import Lead
 from longca.lab.ranking.order import Standing
 from longca.lab.ranking.relation import words_of
 from longca.lab.ranking.tally import Tally, WorstShare, num_open, num_played_off, tallies
-from longca.lab.store.text import number, percent, plural
+from longca.lab.store.text import MOST_NAMES, names, number, percent, plural
 
 NOT_PLAYED_OFF = "not played off"
 ONE_WITH_RESTS = "only one of them with rests"
 NOT_COMPARED = "measured {}, not compared"
 WITH_RESTS = {True: "with rests", False: "without rests"}
-MOST_NAMES = 4  # of methods in a sentence; of more their number is told
 MOST_TIED = 7  # of methods that tie in a case
 RateText = Callable[[float], str]
 
@@ -34,13 +33,6 @@ def ahead(ratio: float) -> str:
 
 def was(count: int) -> str:
     return "was" if count == 1 else "were"
-
-
-def names(methods: Sequence[str], most: int = MOST_NAMES) -> str:
-    """ "fa3, fa4 and flex", or "fa3, fa4 and 5 others"."""
-    if len(methods) > most:
-        return f"{', '.join(methods[: most - 1])} and {plural(len(methods) - most + 1, 'other')}"
-    return " and ".join(filter(None, (", ".join(methods[:-1]), methods[-1]))) if methods else ""
 
 
 def lead_text(lead: Lead, second: str) -> str:

@@ -130,6 +130,7 @@ def build_page(
     ordered = everything.take((~is_beside(whole)).to_numpy().nonzero()[0])
     beside = out.parent if out.name == "report.html" else None
     downloads = _downloads(export_files(everything, values, environments), beside) if beside else []
+    devices = list(map(str, whole.device))
     del values, whole
 
     methods = _methods(table)
@@ -183,7 +184,7 @@ def build_page(
             rules,
             folder_of_documents(out),
         ),
-        study_title=tables.titled(study_title, map(str, whole.device), hardware),
+        study_title=tables.titled(study_title, devices, hardware),
         num_records=len(ordered),
         num_shown=len(shown),
         problems=problems,

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from longca.lab.store.cells import CellStore, UnusableFile
     from longca.lab.store.checks.known import known_cells
     from longca.lab.store.checks.record import digest_of
+    from longca.lab.store.download import (
+        PARTIAL,
+        RefusedTransfer,
+        TransferError,
+        WrongDigest,
+        fetch_file,
+        file_sha256,
+        transfer,
+    )
     from longca.lab.store.files import replace_file
     from longca.lab.store.lock import lock_folder
     from longca.lab.store.rows.load import LoadedRows, load_rows
@@ -20,18 +29,24 @@ else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
+    "PARTIAL",
     "CellStore",
     "LoadedRows",
     "PlayoffStore",
     "RecordTable",
+    "RefusedTransfer",
     "TensorError",
+    "TransferError",
     "UnusableFile",
     "View",
+    "WrongDigest",
     "columns",
     "digest_of",
     "environments",
     "environments_of",
     "export",
+    "fetch_file",
+    "file_sha256",
     "frame",
     "index",
     "kept_answer",
@@ -42,4 +57,5 @@ __all__ = [
     "replace_file",
     "table",
     "text",
+    "transfer",
 ]

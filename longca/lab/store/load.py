@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.core import UserError
-from longca.core.project import ROOT, origin
-from longca.core.reading import RECORDS, JsonError, read_file, read_json
+from longca.core.reading import RECORDS, ROOT, JsonError, origin, read_file, read_json
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore, UnusableFile

@@ -3,9 +3,10 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 NONE = "–"
+MOST_NAMES = 4  # of methods in a sentence; of more their number is told
 
 
 def is_missing(value: object) -> bool:
@@ -54,6 +55,13 @@ def plural(count: int, noun: str) -> str:
     """(1, "cell") → "1 cell", (2, "cell of a mask") → "2 cells of a mask"."""
     first, of, rest = noun.partition(" of ")
     return f"{count:,} {first}{'' if count == 1 else 's'}{of}{rest}"
+
+
+def names(methods: Sequence[str], most: int = MOST_NAMES) -> str:
+    """ "fa3, fa4 and flex", or "fa3, fa4 and 5 others"."""
+    if len(methods) > most:
+        return f"{', '.join(methods[: most - 1])} and {plural(len(methods) - most + 1, 'other')}"
+    return " and ".join(filter(None, (", ".join(methods[:-1]), methods[-1]))) if methods else ""
 
 
 def short_device(device: str) -> str:

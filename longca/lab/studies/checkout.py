@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longca.core import VERSION
-from longca.core.project import MARK, ROOT, SHIPPED, in_project, origin, project_root
+from longca.core.reading import MARK, ROOT, SHIPPED, in_project, origin, project_root
 
 if TYPE_CHECKING:
     from longca.lab.studies.record import Source

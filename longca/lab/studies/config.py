@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from longca.core import Frozen, merge, parse, read_yaml, unknown
-from longca.core.project import in_project
 from longca.core.reading import PREFIX as LIMIT_PREFIX
-from longca.core.reading import check_variables
+from longca.core.reading import check_variables, in_project
 from longca.lab.studies.checkout import home_of_results
 from longca.lab.studies.site import PREFIX as SITE_PREFIX
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from longca.core import Frozen, merge, parse, read_yaml, unknown
-from longca.core.project import in_project
+from longca.core.reading import in_project
 
 SITE_FILE = Path("config/site.yaml")
 PREFIX = "LONGCA_SITE_"

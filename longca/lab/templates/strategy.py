@@ -35,5 +35,5 @@ class NewStrategy(PlannedStrategy):
 
     def schedules(self, mesh: Mesh) -> Sequence[Gather]:
         """The schedules to choose among, the simplest first: `Gather` here, `Ring` in
-        `longca.cp.schedule.ring`."""
+        `longca.cp.schedule.ring_and_gather`."""
         return (Gather(self.params.stages),)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from longca.lab.store.table import FRAME_TYPES, columns
+from longca.lab.store.table import columns
 from longca.lab.studies.cell import Cell
 from tests.helpers.records import record
 
+FRAME_TYPES = {"str": "object", "int": "Int64", "float": "float64", "bool": "boolean", "floats": "object"}
 GIB = 1 << 30
 NUMBERS = (
     "tflops_per_device",

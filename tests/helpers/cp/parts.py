@@ -3,10 +3,9 @@ together."""
 
 import torch
 
-from longca.cp.partition.load_balance import make_sharding
-from longca.cp.runtime.steps import LocalSteps
-from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.ring import Ring
+from longca.cp.partition.sharding import make_sharding
+from longca.cp.runtime.plan_attention import LocalSteps
+from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.kernels.contract import Kernel, Problem
 from tests.helpers.kernels.plain_attention import Plain
 

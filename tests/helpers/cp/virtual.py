@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from longca.cp.comm.buffers import ReceiveBuffers
+from longca.cp.comm.p2p import ReceiveBuffers
 
 WAIT_S = 60.0
 Message = tuple[int, torch.Tensor]

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from longca.cp.comm.buffers import SymmetricReceiveBuffers
-from longca.cp.comm.p2p import Pending
+from longca.cp.comm.p2p import Pending, SymmetricReceiveBuffers
 from longca.cp.comm.symmetric import Signal, SymmetricCommStream
 from tests.helpers.cp.virtual import WAIT_S, Job, Message, Outgoing, VirtualComm
 

@@ -9,8 +9,7 @@ import torch
 
 from longca.core.plugin import Registry
 from longca.cp.runtime.accumulate import merge, no_keys
-from longca.cp.schedule.gather import Gather
-from longca.cp.schedule.ring import Ring
+from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from longca.ops.band.launches import Launches

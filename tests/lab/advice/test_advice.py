@@ -14,7 +14,7 @@ import yaml
 import longca
 from longca.core.errors import UserError
 from longca.core.schema import parse
-from longca.lab.advice import draws, question, words
+from longca.lab.advice import draws, question, ranking
 from longca.lab.advice.question import USUAL_NETWORK
 from longca.lab.advice.ranking import Advice, advise
 from longca.lab.cli.advise import command
@@ -74,8 +74,8 @@ def test_beyond_records_it_says_so_and_is_less_sure(several: Advice):
 
 
 def test_assumptions_name_the_numbers_that_intervals_are_made_of(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(words, "NETWORK_RANGE", (0.5, 1.5))
-    monkeypatch.setattr(words, "OTHER_GPU_WIDER", 3.0)
+    monkeypatch.setattr(ranking, "NETWORK_RANGE", (0.5, 1.5))
+    monkeypatch.setattr(ranking, "OTHER_GPU_WIDER", 3.0)
     mask = build_mask("causal", seqlen="64K")
     advice = advise(
         mask, gpus=16, kernels=["band"], strategies=["ring_allgather"], gpu="A100 SXM 80 GB", **HEADS

@@ -64,7 +64,6 @@ def test_covers_the_code_that_runs_and_not_what_reports() -> None:
         "kernels/backends/naive.py",
         "kernels/contract.py",
         "lowering/dense.py",
-        "lowering/intervals.py",
         "masks/patterns/causal_document.py",
         "masks/band.py",
         "data/corpora/pile.json",
@@ -88,7 +87,7 @@ def test_covers_the_code_that_runs_and_not_what_reports() -> None:
 
 def test_covers_all_that_draws_a_mask_and_takes_it_apart() -> None:
     assert {"masks/build.py", "masks/choice.py", "masks/grid.py"} <= _files(mask="block_sparse_uniform")
-    assert "masks/segments.py" in _files(
+    assert "masks/traits.py" in _files(
         kernel="flashmask", mask="causal"
     )  # its lowering cuts bands into these
 

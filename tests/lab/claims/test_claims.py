@@ -18,7 +18,6 @@ from longca.lab.claims.contract import (
     all_claims,
     decided,
     decided_in_parts,
-    in_parts,
     summary,
 )
 from longca.lab.claims.evidence import gpu_note, missing, of_one_protocol, points
@@ -217,19 +216,6 @@ def test_a_claim_of_a_user_has_one_verdict():
 
     (judgement,) = judged([Mine()], table(CASES[10][0][1]))
     assert judgement.as_study == judgement.repaired and judgement.as_study.status == "holds"
-
-
-def test_a_finding_says_which_part_fails():
-    good, bad = ([Observation("", holds)] * 4 for holds in (True, False))
-    mostly = [*good, *bad[:1]]
-    assert in_parts(("one", good), ("two", mostly)) == "One; two"
-    assert in_parts(("one", bad), ("two", bad)) == "One; two"
-    assert (
-        in_parts(("one", good), ("two", bad), ("three", mostly))
-        == "Fails: two; holds with exceptions: three; holds: one"
-    )
-    assert in_parts(("one", []), ("two", bad), ("three", good)) == "Fails: two; holds: three; one"
-    assert in_parts(("one", good), ("two", bad), is_open=True) == "One; two"
 
 
 def test_a_claim_that_fails_in_one_part_says_so_first():

@@ -10,7 +10,7 @@ from longca.kernels.backends.flashinfer import TOO_MANY
 from longca.lab.claims.contract import all_claims
 from longca.lab.claims.schedules import GATHER, RING
 from longca.masks.build import build_mask
-from longca.masks.segments import diagonal_segments
+from longca.masks.traits import diagonal_segments
 from tests.helpers.claims.cases import BLOCKS_64, BLOCKS_128, cp, rows, sparse
 from tests.helpers.claims.verdicts import GIB, table
 

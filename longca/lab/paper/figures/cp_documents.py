@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from longca.core import format_length
 from longca.lab.paper.analysis.select import parallel, rates
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.ranking.sentences import names
 from longca.lab.report import at_largest, standings_of
 from longca.lab.report.rates import draw_rates
 from longca.lab.report.series import DIRECTIONS, join
-from longca.lab.store.text import number, plural
+from longca.lab.store.text import names, number, plural
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -105,7 +105,8 @@ def _ceilings(rows: Sequence[tuple[str, ...]], values: Mapping[str, Sequence[Any
 
 
 def _singles(rows: Sequence[tuple[str, ...]], values: Mapping[str, Sequence[Any]]) -> Singles:
-    """(study, device, cell, whether the GPU rested after each call) → TFLOP/s on one GPU, for the cells that others are compared with."""
+    """(study, device, cell, whether the GPU rested after each call) → TFLOP/s on one GPU, for the cells that
+    others are compared with."""
     wanted = {baseline for baseline in values[BASELINE] if baseline}
     numbers = [
         number

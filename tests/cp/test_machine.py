@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from longca.cp.comm.interface import loopback_address, on_one_machine
+from longca.cp.comm.machine import loopback_address, on_one_machine
 from tests.helpers.support import ROOT
 
 PROGRAM = """
