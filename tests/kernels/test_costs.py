@@ -9,7 +9,7 @@ import torch
 import longca
 from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
-from longca.ops.band import api
+from longca.ops.band import plan
 from tests.helpers.kernels.masks_for_tests import pattern_mask
 
 MASK = pattern_mask("causal_document")
@@ -26,9 +26,9 @@ def test_band_is_planned_twice_and_called_for_a_record_alone(
     records_costs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    real = api.plan_band_attention
+    real = plan.plan_band_attention
     monkeypatch.setattr(
-        api, "plan_band_attention", lambda *args, **options: (done.append("plan"), real(*args, **options))[1]
+        plan, "plan_band_attention", lambda *args, **options: (done.append("plan"), real(*args, **options))[1]
     )
     monkeypatch.setattr(
         "longca.kernels.backends.band.first_call_ms", lambda prepared: float(done.append("call") is None)
