@@ -25,10 +25,10 @@ from longca.lab.claims.pairs import Pair, pairs, rivals
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.load import committed as committed_files
 from longca.lab.store.load import load, load_columns
-from longca.lab.store.table import FRAME_TYPES, derived, of_grid
+from longca.lab.store.table import derived, of_grid
 from longca.lab.store.text import short_device
 from tests.helpers.claims.cases import CASES, REGULAR
-from tests.helpers.claims.verdicts import GIB, grid, table
+from tests.helpers.claims.verdicts import FRAME_TYPES, GIB, grid, table
 from tests.helpers.support import ROOT
 
 CLAIMS = {claim.number: claim for claim in all_claims()}
