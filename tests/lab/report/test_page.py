@@ -122,8 +122,7 @@ def test_its_data_hold_every_record(text):
     count = len(quick_study())
     assert len(set(unpacked(data["anchor"], count))) == count
     assert data["timer"]["names"] == ["monotonic", ""] and data["dtype"] == {"every": "bf16"}
-    wrong = data["status"]["names"].index("incorrect")
-    row = data["status"]["at"].index(wrong)
+    row = unpacked(data["status"], count).index("incorrect")
     numbers = {name: unpacked(data[name], count) for name in ("rate", "ms", "rate_order", "ms_order")}
     assert [values[row] for values in numbers.values()] == ["", "", None, None] and all(
         map(any, numbers.values())

@@ -9,6 +9,8 @@ from typing import Any
 # characters that may end a script, as JSON escapes
 UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}
 SEPARATOR = "|"
+# signs that JSON and a script need no escape for
+DIGITS = "".join(sign for sign in map(chr, range(0x23, 0x7F)) if sign not in "&<>\\")
 
 
 def script_json(value: Any) -> str:
@@ -18,7 +20,8 @@ def script_json(value: Any) -> str:
 
 def packed(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """The columns, each as one of: {"every": value}, {"names": [value …], "at": [index …]}, {"text": "a|b|c"}
-    or {"values": [value …]}.
+    or {"values": [value …]}. Of few names, "at" is a text of one sign for each row, and "digits" has the sign
+    of each name.
 
     Args:
         columns: texts, numbers, or lists of numbers.
@@ -32,6 +35,9 @@ def unpacked(pack: Mapping[str, Any], count: int) -> list[Any]:
         return pack["values"]
     if "text" in pack:
         return pack["text"].split(SEPARATOR)
+    if "digits" in pack:
+        names = dict(zip(pack["digits"], pack["names"], strict=True))
+        return [names[sign] for sign in pack["at"]]
     return [pack["names"][index] for index in pack["at"]] if "names" in pack else [pack["every"]] * count
 
 
@@ -43,6 +49,9 @@ def _pack(values: list[Any]) -> dict[str, Any]:
         return {"every": names[0]}
     if len(names) <= len(values) / 4:
         index = {name: number for number, name in enumerate(names)}
+        if len(names) <= len(DIGITS):
+            at = "".join(DIGITS[index[value]] for value in values)
+            return {"names": names, "digits": DIGITS[: len(names)], "at": at}
         return {"names": names, "at": [index[value] for value in values]}
     if all(isinstance(value, str) and SEPARATOR not in value for value in values):
         return {"text": SEPARATOR.join(values)}

@@ -35,6 +35,7 @@ const facts = parse("#facts");
 const unpack = (pack) => {
   const values = pack.values || pack.text?.split("|");
   if (values) return (row) => values[row];
+  if (pack.digits) return (row) => pack.names[pack.digits.indexOf(pack.at[row])];
   return pack.names ? (row) => pack.names[pack.at[row]] : () => pack.every;
 };
 const objects = (packed, count) => {  // [{column: value}] of packed columns
