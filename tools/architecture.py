@@ -94,7 +94,7 @@ def defining_module(name: str, package: Path = PACKAGE) -> str:
     while name not in known:
         module, _, attribute = name.rpartition(".")
         origin = face(module, package).get(attribute) if module in known else None
-        if origin is None:
+        if origin is None or origin == name:  # nothing has it, or a module that is gone
             return module
         name = origin
     return name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.core import lazy, project, reading, secrets
+    from longca.core import lazy, reading, secrets
     from longca.core.call import (
         AS_RELEASED,
         BACKWARD_FLOPS_RATIO,
@@ -118,7 +118,6 @@ __all__ = [
     "parse_length",
     "plugin_folders",
     "problems_of",
-    "project",
     "raise_all",
     "read_yaml",
     "reading",

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from longca.cp import forecast, paper_style_forecast, partition, schedule
     from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S
     from longca.cp.contract import HeadStrategy, PreparedStrategy, Strategy
-    from longca.cp.forecast import DeviceModel
     from longca.cp.planned import PlannedStrategy
     from longca.cp.public import ContextParallel, context_parallel
 else:
@@ -17,7 +16,6 @@ else:
 __all__ = [
     "DEFAULT_TIMEOUT_S",
     "ContextParallel",
-    "DeviceModel",
     "HeadStrategy",
     "PlannedStrategy",
     "PreparedStrategy",

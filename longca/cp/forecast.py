@@ -36,7 +36,7 @@ from longca.predict import (
     part_amounts,
     ways_of_parts,
 )
-from longca.predict.fitted import call_amounts, whole_statistics
+from longca.predict.fitted import CallModel, call_amounts, whole_statistics
 
 if TYPE_CHECKING:
     from longca.core import CallSpec, Messages, Network
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
     from longca.masks import Mask
     from longca.predict import KernelModel
-    from longca.predict.fitted import CallModel
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,7 @@ def kernels_s(
     if steps is None:
         model = device.kernel.for_call(plan.partition.mask, num_kv)
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
-    seconds = np.zeros(steps.shape)
-    throttle = np.zeros(steps.shape)
+    seconds, throttle = np.zeros((2, *steps.shape))
     for way in np.unique(steps):
         model = device.kernel.of(str(way))
         seconds = np.where(steps == way, _kernels_of_way_s(plan, num_q, num_kv, call, model), seconds)
@@ -102,9 +100,7 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     if plan.world == 1:
         own = call_amounts(model, mask, num_q, num_kv)
         return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
-    if not isinstance(
-        plan.sharding, StripedSharding
-    ):  # cuts between chunks are between tiles, so no row ends there
+    if not isinstance(plan.sharding, StripedSharding):  # cuts of chunks are between tiles: no row ends there
         ends = max(ends, float(plan.step_band_rows.sum()))
     hidden, partial = (
         (amount * groups / ends if ends else 0.0) for amount in (whole.computed - whole.area, whole.partial)

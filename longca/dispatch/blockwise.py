@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from longca.dispatch.autocast import autocast_disabled
-from longca.lowering import dense_mask
+from longca.lowering import all_finite, confined_product, dense_mask
 from longca.masks import Mask, breaks_graph
 from longca.masks.band import K0, K1
-from longca.ops import all_finite, confined_product
 
 # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
 MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}

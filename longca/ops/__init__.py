@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.lowering import all_finite, confined_product
     from longca.ops import band, fa4_mask_mod, flashmask, spin
     from longca.ops.fa2_sparse import sparse_backward, sparse_forward
     from longca.ops.merge import merge_parts
@@ -15,9 +14,7 @@ else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
-    "all_finite",
     "band",
-    "confined_product",
     "fa4_mask_mod",
     "flashmask",
     "flashmask_tuning",

@@ -7,7 +7,6 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.predict import fit, fitted, tile_statistics
-    from longca.predict.fitted import CallModel, call_amounts, whole_statistics
     from longca.predict.kernel import (
         Interval,
         KernelModel,
@@ -29,11 +28,9 @@ else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
-    "CallModel",
     "Interval",
     "KernelModel",
     "amounts",
-    "call_amounts",
     "clock_slowdown",
     "covers_all",
     "even_idle",
@@ -48,6 +45,5 @@ __all__ = [
     "tile_statistics",
     "way_of",
     "ways_of_parts",
-    "whole_statistics",
     "widest",
 ]

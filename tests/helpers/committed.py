@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from longca.lab.store.decode import Decoder
 from longca.lab.store.load import committed as files
 from longca.lab.studies.record import Record
 
@@ -12,4 +13,5 @@ def committed(study: str, *, step: int = 1, **columns: Any) -> list[Record]:
     """Each `step`-th record of that study, of those with one of the values of each column."""
     filters = [(name, "in", list(values)) for name, values in columns.items()] or None
     texts = pq.read_table(files(study)[0], columns=["record"], filters=filters)["record"].to_pylist()
-    return [Record.model_validate_json(text) for text in texts[::step]]
+    decoder = Decoder()
+    return [decoder.decode(text.encode()) for text in texts[::step]]

@@ -251,15 +251,9 @@ def even_lengths(total: int, parts: int) -> np.ndarray:
 
 
 CANDIDATES = (
-    "contiguous",
-    "zigzag",
-    "heap-1024",
-    "heap-2048",
-    "heap-4096",
-    "heap-512",
-    "level-1024",
-    "level-2048",
-    "level-256",
+    *("contiguous", "zigzag"),
+    *(f"heap-{chunk}" for chunk in (1024, 2048, 4096, 512)),
+    *(f"level-{chunk}" for chunk in (1024, 2048, 256)),
     "stripes",
 )
 """names of the shardings that planners try by default; of equally cheap ones the first counts"""
@@ -278,9 +272,8 @@ def contiguous(seqlen: int, world: int) -> Sharding:
 def zigzag(seqlen: int, world: int) -> Sharding:
     """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows linearly
     along the sequence, such as causal attention."""
-    return ChunkedSharding(
-        "zigzag", even_lengths(seqlen, 2 * world), [*range(world), *reversed(range(world))], world
-    )
+    owners = [*range(world), *reversed(range(world))]
+    return ChunkedSharding("zigzag", even_lengths(seqlen, 2 * world), owners, world)
 
 
 def stripes(seqlen: int, world: int) -> Sharding:
@@ -318,10 +311,9 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
     held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)
     held_work = work[held]
     area = held_work.sum(axis=1)
-    enough = TARGET_IMBALANCE * area.mean()
     for _ in range(MAX_SWAPS):
         most = int(area.argmax())
-        if area[most] <= enough:
+        if area[most] <= TARGET_IMBALANCE * area.mean():
             break
         partners = np.argsort(area)[:SWAP_PARTNERS]
         larger, one, taker, other = best_swap(

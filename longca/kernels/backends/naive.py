@@ -126,20 +126,20 @@ class NaivePrepared(Prepared):
     def _is_plain(self, *inputs: torch.Tensor) -> bool:
         """True if a plain product will do. On a GPU the host does not wait for the answer, since this is a
         baseline that is timed: NaN and infinity then reach every row."""
-        from longca.ops import all_finite
+        from longca.lowering import all_finite
 
         return inputs[0].device.type != "cpu" or all_finite(*inputs)
 
     def _over_keys(self, by_pair: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`_matmul` with NaN and infinity of `x` in those rows alone that see them."""
-        from longca.ops import confined_product
+        from longca.lowering import confined_product
 
         product = confined_product(by_pair.flatten(1, 2), self._visible(by_pair), x.squeeze(1))
         return product.unflatten(1, by_pair.shape[1:3])
 
     def _over_rows(self, by_pair: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`_matmul_over_rows`, likewise."""
-        from longca.ops import confined_product
+        from longca.lowering import confined_product
 
         pairs = by_pair.flatten(1, 2)
         visible = self._visible(by_pair)

@@ -47,6 +47,19 @@ CHANGES = (
 """(what changes, factor of the rate inside a node, factor of the rate between nodes)"""
 
 
+def _without_models(lent: Sequence[str], question: AdviceQuestion) -> str:
+    """The reason why kernels have no model on the GPU that was asked for."""
+    from longca.lab.store.load import committed_of  # not needed for a GPU with models
+
+    if question.is_fitted_gpu:
+        return f"there are no records of {', '.join(lent)} on it; these are"
+    files = committed_of(question.gpu.gpu_names)
+    if not files:
+        return "there are no records of it; kernels are"
+    folder = f"reports/{files[0].parent.name}"
+    return f"no models are fitted to its records in {folder} (--records does so); kernels are"
+
+
 def assumptions(question: AdviceQuestion) -> list[str]:
     """The assumptions of the answer beyond records, a sentence each."""
     network = question.network
@@ -59,9 +72,8 @@ def assumptions(question: AdviceQuestion) -> list[str]:
         )
     lent = [name for name in question.kernels if is_lent(name, question)]
     if lent:
-        whose = f"{', '.join(lent)} on it; these are" if question.is_fitted_gpu else "it; kernels are"
         texts.append(
-            f"{question.gpu.name}: there are no records of {whose} those of {question.reference.device} by "
+            f"{question.gpu.name}: {_without_models(lent, question)} those of {question.reference.device} by "
             f"the share of their peaks, with intervals {OTHER_GPU_WIDER:g} times as wide"
         )
     if question.gpus > network.ranks_per_node:

@@ -197,14 +197,14 @@ def _history(
 ) -> None:
     """Write and print the history of each method over these sources."""
     from longca.core import escaped
-    from longca.lab.compare import Source, conclusion, histories, history_blocks, history_lines
+    from longca.lab.compare import HistorySource, conclusion, histories, history_blocks, history_lines
     from longca.lab.store import replace_file
 
     opened = [_records(name, results) for name in names]
     problems = [problem for _, more in opened for problem in more]
     selected = _selected(chosen, *(records for records, _ in opened))
     sides = [_described(name, records) for name, records in zip(names, selected, strict=True)]
-    found = histories([Source(*pair) for pair in zip(names, selected, strict=True)], rule=rule)
+    found = histories([HistorySource(*pair) for pair in zip(names, selected, strict=True)], rule=rule)
     if markdown is not None:
         from longca.lab.compare.markdown import history_markdown
 

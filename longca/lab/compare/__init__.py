@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from longca.lab.compare import markdown, page, tables
     from longca.lab.compare.comparison import Comparison, compare_published, compare_records
     from longca.lab.compare.fail_on import matched, parse_fail_on, parse_share
-    from longca.lab.compare.history import Source, histories
+    from longca.lab.compare.history import HistorySource, histories
     from longca.lab.compare.history_text import conclusion, history_blocks, history_lines
     from longca.lab.compare.verdict import Rule
 else:
@@ -16,8 +16,8 @@ else:
 
 __all__ = [
     "Comparison",
+    "HistorySource",
     "Rule",
-    "Source",
     "compare_published",
     "compare_records",
     "conclusion",

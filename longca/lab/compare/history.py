@@ -27,7 +27,7 @@ Software = tuple[tuple[str, str], ...]
 BELOW = ("triton",)  # torch brings it, and kernels are compiled by it, whatever else they need
 
 
-class Source(NamedTuple):
+class HistorySource(NamedTuple):
     """The records that a user named together."""
 
     name: str
@@ -181,7 +181,7 @@ class _Measured:
 
 
 def histories(
-    sources: Sequence[Source], *, rule: Rule | None = None, hardware: Hardware | None = None
+    sources: Sequence[HistorySource], *, rule: Rule | None = None, hardware: Hardware | None = None
 ) -> Histories:
     """The history of each method over these sources, in their order.
 
@@ -213,7 +213,7 @@ def histories(
     return Histories(tuple(source.name for source in sources), tuple(entries), dict(alone), chosen)
 
 
-def _versions_of(letter: str, source: Source, hardware: Hardware) -> list[tuple[_Group, _Measured]]:
+def _versions_of(letter: str, source: HistorySource, hardware: Hardware) -> list[tuple[_Group, _Measured]]:
     """The versions in one source, by method, direction, GPU and protocol, in the order of their start."""
     by_version: dict[tuple[_Group, Software], dict[str, Record]] = defaultdict(dict)
     packages: dict[tuple[str, str | None], tuple[str, ...]] = {}

@@ -120,7 +120,8 @@ def test_claims_of_several_nodes_say_what_they_judged(committed):
         verdict = judgement.repaired
         if CLAIMS[number].gpus == "several nodes":
             parts = {entry.gpu: entry.part for entry in (verdict, *verdict.elsewhere)}
-            assert "4 ranks of one host" in parts["H200"] and "2 ranks of one host" in parts.get(
+            # ranks are compared by one protocol: on 4 GPUs they rest, on 2 and 3 they do not
+            assert re.search("[34] ranks of one host", parts["H200"]) and "2 ranks of one host" in parts.get(
                 "H100", "2 ranks of one host"
             )
             assert (

@@ -52,7 +52,7 @@ def test_archive_verify_and_repeat(longca, tiny, tmp_path, profile, told_in, wit
         env=env,
     )
     assert dry.returncode == 0, dry.stdout + dry.stderr
-    assert "\nkernels " in dry.stdout and "\nreport " in dry.stdout
+    assert "\ncp " in dry.stdout and "\nreport " in dry.stdout
     (folder / "measured" / "records.parquet").write_bytes(b"another")  # of which no page need be made
     changed = longca("verify", folder, *(["--json"] if told_in == "json" else []))
     assert changed.returncode == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from longca.lab.compare.history import Source, histories
+from longca.lab.compare.history import HistorySource, histories
 from longca.lab.compare.history_text import conclusion, history_blocks
 from longca.lab.store.export import export
 from longca.lab.studies.outcome import OutOfMemory
@@ -39,8 +39,8 @@ def version(torch: str, ms: float = 1.0, masks: tuple[str, ...] = MASKS, **field
     ]
 
 
-def sources(*versions: list[Record]) -> list[Source]:
-    return [Source(f"v{number}", records) for number, records in enumerate(versions, 1)]
+def sources(*versions: list[Record]) -> list[HistorySource]:
+    return [HistorySource(f"v{number}", records) for number, records in enumerate(versions, 1)]
 
 
 def test_each_version_is_compared_with_the_first_over_the_cells_that_all_share():

@@ -9,9 +9,9 @@ import pytest
 
 from longca.core.errors import UserError
 from longca.lab.store.cells import CellStore
+from longca.lab.store.decode import Decoder
 from longca.lab.store.export import export, record_json
 from longca.lab.store.load import load, load_columns
-from longca.lab.studies.record import Record
 from tests.helpers.records import quick_study
 
 MEASURED = Path(__file__).parents[3] / "reports/h200/h200-cp.parquet"
@@ -35,7 +35,8 @@ def test_committed_records_of_strategies_keep_their_cells_and_ids():
     cell."""
     texts = pq.read_table(MEASURED, columns=["record"])["record"].to_pylist()[::40]
     asked = [json.loads(text)["cell"] for text in texts]
-    records = [Record.model_validate_json(text) for text in texts]
+    decoder = Decoder()
+    records = [decoder.decode(text.encode()) for text in texts]
     assert sum(cell["kind"] == "cp" for cell in asked) > 10
     assert [json.loads(record.cell.model_dump_json()) for record in records] == asked
     assert all(not record.cell.strategy_params and "[" not in record.cell.method for record in records)
