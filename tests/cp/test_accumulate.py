@@ -154,7 +154,7 @@ def test_gradients_of_kernels_that_merge(steps: list[tuple[int, int]]):
 def test_every_row_of_a_step_is_visited_once_in_it_and_begun_and_ended_once_in_all(plan: Plan, unit: int):
     with (
         mock.patch("longca.cp.runtime.accumulate.UNIT_ROWS", unit),
-        mock.patch("longca.cp.runtime.plan_attention.UNIT_ROWS", unit),
+        mock.patch("longca.cp.schedule.planner.UNIT_ROWS", unit),
     ):
         check_visits(plan)
 

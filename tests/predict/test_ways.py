@@ -92,14 +92,14 @@ def test_the_ways_differ_and_each_has_its_model():
 
 
 def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
-    """Context parallelism on H200s ran `band` as it was before."""
+    """Some records of context parallelism on H200s are of `band` as it was before."""
     records = committed("h200-cp", kernel=["band", "fa3"], mask=["causal", "full"])
     actual = to_fit(records)
     cells = measured_cells(records)
     assert {record.cell.kernel for record in records if is_earlier(record)} == {"band"}
-    assert actual and {record.cell.kernel for record in actual} == {
-        cell.record.cell.kernel for cell in cells
-    } == {"fa3"}
+    assert actual and not any(map(is_earlier, actual))
+    assert not any(is_earlier(cell.record) for cell in cells)
+    assert "fa3" in {cell.record.cell.kernel for cell in cells}
     present = committed(
         "h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8], seed=[0]
     )
