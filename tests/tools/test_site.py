@@ -44,12 +44,7 @@ def test_the_api_has_each_public_name_and_contract():
 
 def test_what_pages_link_to_lies_at_its_place(tmp_path: Path):
     site.gather(tmp_path / "source")
-    for name in (
-        "README.md",
-        "LICENSE",
-        "docs/pictures/heat-map-light.svg",
-        "config/README.md",
-    ):
+    for name in ("README.md", "LICENSE", "docs/pictures/heat-map-light.svg", "config/README.md"):
         assert (tmp_path / "source" / name).read_bytes() == (ROOT / name).read_bytes()
     page = "reports/paper/index.html"  # documents have other names on the site
     text = (ROOT / page).read_text(encoding="utf-8")
