@@ -172,7 +172,7 @@ def _expected(verdict: Verdict) -> str:
 
 
 def _tolerance(claim: Claim) -> str:
-    """How far a result may be from the expected one and still be the same."""
+    """The tolerance: a result within it counts as the expected one."""
     counted = {
         "memory": "bytes of memory are equal with the same torch and kernels, on a GPU with as much memory",
         "bytes": "counted bytes are equal",

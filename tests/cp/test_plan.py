@@ -292,7 +292,7 @@ def test_levels_are_not_tried_where_none_can_be_best():
     "mask", ["full", "causal", "causal_document", "full_document", "sliding_window", "causal_sliding_window"]
 )
 def test_meetings_are_the_rows_that_see_keys_of_a_rank(mask: str, placement: str):
-    """Of masks with one band at each row."""
+    """The masks have one band at each row."""
     built = build_mask(mask, seqlen=777, **({"window": 40} if "window" in mask else {}))
     cut, seen = (
         partition_mask(built, placed := make_sharding(placement, built, 4)),

@@ -94,7 +94,7 @@ def test_ranks_without_heads_compute_nothing():
 
 
 def test_heads_alone_take_what_their_chunks_were_chosen_by():
-    """Of the same loads: `HeadCost` adds a kernel call's own time, which is measured here."""
+    """The loads are the same: `HeadCost` adds a kernel call's own time, which is measured here."""
     division, case = divided("ulysses", "full", 2, (64, 8), weights=(1, 2, 1))
     problem = replace(case.problem(), needs_backward=False)
     head_s = 1e-9 * problem.mask.area

@@ -37,7 +37,7 @@ class MyWay(Ulysses):
 '''
 CORPUS_TEXT = ["a few words", "some more words than before", "x" * 40]
 FIGURE = '''
-"""How many cells each method has."""
+"""The number of cells of each method."""
 from longca.lab.report.contract import Figure
 class Counts(Figure):
     section, order, caption = "noise", 900, "Counts every record."

@@ -1,4 +1,4 @@
-"""What ranks say to each other before a call sends anything: who they are, the header of a call, its calls of
+"""Ranks tell each other before a call sends anything: who they are, the header of a call, its calls of
 `shard`, and the sentences that say in what ranks differ.
 
 The calls of `shard` on one rank. They send nothing, so the next header describes them to the other

@@ -1,4 +1,4 @@
-"""What ranks of one machine share: the network interface, which is loopback alone, and small files of shared
+"""Ranks of one machine share the network interface, which is loopback alone, and small files of shared
 memory that all of them have open."""
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _names_of_files() -> dict[Path, str]:
 
 
 def _face(package: str) -> Offers:
-    """What the face of a package offers; nothing for a module."""
+    """The names that the face of a package offers; none for a module."""
     path = modules_of_package().get(package)
     if path is None or path.name != "__init__.py":
         return {}

@@ -161,7 +161,7 @@ class Histories:
 
 
 class _Group(NamedTuple):
-    """What is never put together with another one."""
+    """The part that is never put together with another one."""
 
     method: str
     direction: str
@@ -325,7 +325,7 @@ def _packages(cell: Cell) -> tuple[str, ...]:
 
 
 def _software(view: View, packages: Iterable[str]) -> Software:
-    """What a record ran with: these packages, the libraries that torch brings, and the driver."""
+    """The software of a record: these packages, the libraries that torch brings, and the driver."""
     software = view.software
     if software is None:
         return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -145,7 +144,7 @@ class _Paper:
         style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
         return inline(exhibit, data, style, exhibit.name, title, self.rows, self.variables)
 
-    def points(self, shown: Collection[int]) -> str:
+    def points(self) -> str:
         """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`)."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
@@ -155,15 +154,19 @@ class _Paper:
         ]
         ids = self.first.cell_id.map(without_devices)
         extra = {"published": texts, "home": self.homes(self.first)}
-        return points_json(labelled(self.first).assign(cell_id=ids), extra, self.unit, shown)
+        return points_json(labelled(self.first).assign(cell_id=ids), extra, self.unit)
 
     def homes(self, table: pd.DataFrame) -> list[str]:
         """The address of the page that shows each row in full: the one of its study and its device; "" where
         there is none."""
-        return [
-            next((page.address for page in self.pages if page.study == study and page.is_of(device)), "")
-            for study, device in zip(table.study, table.device, strict=True)
-        ]
+        rows = list(zip(table.study, table.device, strict=True))
+        addresses = {
+            (study, device): next(
+                (page.address for page in self.pages if page.study == study and page.is_of(device)), ""
+            )
+            for study, device in set(rows)
+        }
+        return [addresses[row] for row in rows]
 
 
 def build_paper(
@@ -224,7 +227,7 @@ def build_paper(
         for cell_id, home in zip(own_table.cell_id, paper.homes(own_table), strict=True)
         if home
     }
-    chooser, least, points = _chooser(labels, paper, homes)
+    chooser, least = _chooser(labels, paper, homes)
     about = method_notes(ordered, paper.methods)
     pictures = frozenset(mask.name for mask in paper.masks)
     progress("judging the claims")
@@ -251,7 +254,6 @@ def build_paper(
     lighter = {one.exhibit.name: drawing for one, drawing in zip(drawn, drawings, strict=True)}
     shown = [replace(one, drawing=lighter.get(one.exhibit.name)) for one in shown]
     marks = [mark for exhibit in shown if exhibit.drawing for mark in exhibit.drawing.marks]
-    points |= {int(row) for mark in marks for row in re.findall(r"\d+", mark)}
     whys = list(dict.fromkeys(why for one in shown for why in one.whys.values()))
     study = StudyPage(
         frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, about.anchors, paper.masks, pictures, rules, folder_of_documents(folder / PAGE)),  # noqa: E501
@@ -265,7 +267,7 @@ def build_paper(
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
         section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser, least=least,
         repeat_rows=repeat_rows(labels, [case for kind in ("kernel", "cp") for case in cases.cases(labels, kind).standings.values()]),  # noqa: E501
-        rate=paper.unit, whys={why: place for place, why in enumerate(whys)}, points=paper.points(points),
+        rate=paper.unit, whys={why: place for place, why in enumerate(whys)}, points=paper.points(),
         facts=script_json({
             "count": len(paper.first), "looks": paper.variables, "pictures": sorted(pictures),
             "pick": PICK | {"methods": comparable(table, paper.methods)}, "anchors": about.anchors,
@@ -362,31 +364,19 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
     raise TypeError("it is neither a figure nor a table")
 
 
-def _chooser(
-    labels: pd.DataFrame, paper: _Paper, homes: Mapping[str, str]
-) -> tuple[Decided | None, int, set[int]]:
-    """The chooser, the least of its lengths if the page has no room for all (or 0), and its points' rows."""
+def _chooser(labels: pd.DataFrame, paper: _Paper, homes: Mapping[str, str]) -> tuple[Decided | None, int]:
+    """The chooser, and the least of its lengths if the page has no room for all (0)."""
     chooser: Decided | None = None
-    points: set[int] = set()
     least = 0
     for least in LEAST_LENGTHS:
         kept = labels.loc[labels.seqlen >= least]
         decision = views.decision(labels if not least else kept, apart=True) if len(kept) else None
         if decision is None:
-            return chooser, 0, set()
+            return chooser, 0
         chooser = decided.decided(decision, paper.rows, paper.unit, homes)
-        cell_ids = {
-            cell_id
-            for view in decision.views
-            for cell_id in (
-                *(entry.cell_id for entry in view.entries.values()),
-                *(cell_id for _, cell_id in view.missing.values()),
-            )
-        }
-        points = {paper.rows[cell_id] for cell_id in cell_ids if cell_id in paper.rows}
         if len(chooser.views.encode()) <= MOST_VIEWS:
-            break
-    return chooser, least, points
+            return chooser, least
+    return chooser, least
 
 
 def _whys(cells: Cells, outcomes: Outcomes) -> dict[tuple[int, int], str]:

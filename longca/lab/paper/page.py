@@ -63,7 +63,7 @@ class ShownExhibit:
 
     @property
     def blank_note(self) -> str:
-        """What its words and its empty cells mean; "" if all have a number."""
+        """The meaning of its words and of its empty cells; "" if all have a number."""
         if self.cells is None or not any("" in row for row in self.cells.rows):
             return ""
         if not self.whys:

@@ -86,24 +86,14 @@ def _logs(records: RecordTable) -> list[str]:
     return logs
 
 
-def points_json(
-    table: pd.DataFrame, more: Mapping[str, list[Any]], unit: Unit, shown: Collection[int] | None = None
-) -> str:
+def points_json(table: pd.DataFrame, more: Mapping[str, list[Any]], unit: Unit) -> str:
     """The same for tooltips of a figure's points, for a page without a table of records.
 
     Args:
         table: `longca.lab.report.series.labelled` of the records.
         more: further columns.
-        shown: numbers of the rows that the page shows; the others keep their places, without texts. All by
-            default.
     """
-    columns = {"anchor": table.cell_id.tolist(), **tip_texts(table, unit), **more}
-    if shown is not None:
-        columns = {
-            name: [value if row in shown else "" for row, value in enumerate(values)]
-            for name, values in columns.items()
-        }
-    return script_json(packed(columns))
+    return script_json(packed({"anchor": table.cell_id.tolist(), **tip_texts(table, unit), **more}))
 
 
 def merged_json(table: pd.DataFrame, marks: Iterable[str], unit: Unit) -> str:

@@ -273,13 +273,12 @@ def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
     compared."""
     records: dict[int, Record] = {}
     reasons: dict[int, str] = {}
-    decoder = Decoder()
     try:
-        for row, text in enumerate(read_texts(path, RECORD_COLUMN)):
-            try:
-                records[row] = decoder.decode((text or "").encode())
-            except Unusable as error:
-                reasons[row] = str(error)
+        for row, record in decoded_rows(path):
+            if isinstance(record, Record):
+                records[row] = record
+            else:
+                reasons[row] = record
         if not (is_verified(path) if trusted is None else trusted):
             reasons |= _disagreements(path, records)
         listings = read_metadata(path, ENVIRONMENTS_KEY)
@@ -292,6 +291,16 @@ def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
         ),
         Environments() if listings is None else unpacked(listings),
     )
+
+
+def decoded_rows(path: Path) -> Iterator[tuple[int, Record | str]]:
+    """The record of each row of a Parquet file, or the reason why it is unusable. Raises BadTable."""
+    decoder = Decoder()
+    for row, text in enumerate(read_texts(path, RECORD_COLUMN)):
+        try:
+            yield row, decoder.decode((text or "").encode())
+        except Unusable as error:
+            yield row, str(error)
 
 
 def _disagreements(path: Path, records: dict[int, Record]) -> dict[int, str]:

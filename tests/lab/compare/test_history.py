@@ -84,7 +84,7 @@ def test_gpus_protocols_and_masks_are_never_put_together():
 
 
 def test_a_source_with_two_versions_counts_as_two():
-    """What was measured again with a new torch does not stand for the old one; a version without a shared
+    """Cells measured again with a new torch do not stand for the old one; a version without a shared
     cell is left out, and named."""
     both = [
         *version("2.9.1", 2.0, started_at="2026-11-20T10:00:00Z"),

@@ -38,7 +38,7 @@ AXES = ("direction", "seqlen", "world", "density", "mask_density_asked")
 
 
 def words_text(noun: str, statuses: Iterable[str]) -> str:
-    """What stands in place of numbers: "Fields without a number say why when they are pointed at: “no” is
+    """The words in place of numbers: "Fields without a number say why when they are pointed at: “no” is
     unsupported, empty is not asked."
 
     Args:

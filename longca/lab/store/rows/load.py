@@ -11,18 +11,10 @@ from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore, UnusableFile
 from longca.lab.store.checks.columns import checked_columns, difference, is_verified
-from longca.lab.store.decode import Decoder, Unusable
 from longca.lab.store.environments.listings import Environments, read_listings, unpacked
-from longca.lab.store.load import first_problems, records_file
+from longca.lab.store.load import decoded_rows, first_problems, records_file
 from longca.lab.store.load import load as load_records
-from longca.lab.store.parquet import (
-    ENVIRONMENTS_KEY,
-    RECORD_COLUMN,
-    BadTable,
-    read_columns,
-    read_metadata,
-    read_texts,
-)
+from longca.lab.store.parquet import ENVIRONMENTS_KEY, BadTable, read_columns, read_metadata
 from longca.lab.store.rows.kept import rows_of_cells
 from longca.lab.store.rows.record_table import RecordTable, TableBuilder
 
@@ -122,15 +114,12 @@ def _load(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environmen
 def _from_parquet(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environments]:
     """As in `longca.lab.store.load`, but with one record in memory at a time."""
     builder = TableBuilder()
-    decoder = Decoder()
     reasons: dict[int, str] = {}
     try:
         stored = None if is_verified(path) else _Stored(path)
-        for row, text in enumerate(read_texts(path, RECORD_COLUMN)):
-            try:
-                record = decoder.decode((text or "").encode())
-            except Unusable as error:
-                reasons[row] = str(error)
+        for row, record in decoded_rows(path):
+            if isinstance(record, str):
+                reasons[row] = record
                 continue
             values = builder.add(record)
             if stored is not None and (reason := stored.difference(row, values)):
