@@ -1,5 +1,7 @@
 """Claim 5: backward beside forward, of dense kernels."""
 
+from collections import defaultdict
+
 from longca.lab.claims.as_study import STUDY_DENSE, of_study, stand_in
 from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
 from longca.lab.claims.evidence import DENSE, GQA, MHA, gpu_note, held, points, span
@@ -55,17 +57,22 @@ class BackwardBelowForward(Claim):
             pair.observed(pair.order == "less", f"{pair.first.name} backward", "forward") for pair in compared
         ]
         shares = {(pair.first.mask, self._setting(pair.first)): pair for pair in compared}
-        gaps = [
-            self._gap(pair, shares[DOCUMENTS[mask], setting])
-            for (mask, setting), pair in shares.items()
-            if mask in DOCUMENTS and (DOCUMENTS[mask], setting) in shares
-        ]
+        by_kernel: dict[str, list[Observation]] = defaultdict(list)
+        for (mask, setting), pair in shares.items():
+            if mask in DOCUMENTS and (DOCUMENTS[mask], setting) in shares:
+                by_kernel[pair.first.name].append(self._gap(pair, shares[DOCUMENTS[mask], setting]))
+        gaps = [gap for kernel in by_kernel.values() for gap in kernel]
+        kernels = ", ".join(
+            f"{name} {sum(gap.holds for gap in by_kernel[name])}/{len(by_kernel[name])}"
+            for name in sorted(by_kernel)
+        )
         yield Part(
             "backward below forward",
             f"backward is slower at {held(below)} ({span(pair.ratio for pair in compared)}× forward)",
             below,
         )
-        yield Part("a wider gap on documents", f"documents widen the gap at {held(gaps)}", gaps)
+        widened = f"documents widen the gap at {held(gaps)}" + (f" ({kernels})" if len(by_kernel) > 1 else "")
+        yield Part("a wider gap on documents", widened, gaps)
 
     def _setting(self, point):
         return point.device, point.kernel, point.seqlen, point.heads, point.head_dim, point.dtype
