@@ -56,7 +56,7 @@ def renamed() -> tuple[list[str], str]:
     return (["unshare", "-u"], actual[0]) if actual and can else ([], "")
 
 
-@pytest.mark.parametrize("way", ["standalone", "by hand", "given"])
+@pytest.mark.parametrize("way", ["standalone", "by hand", pytest.param("given", marks=pytest.mark.slow)])
 def test_the_function_listens_at_loopback_alone(way: str, tmp_path: Path, clean_environ: dict[str, str]):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

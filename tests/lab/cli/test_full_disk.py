@@ -34,7 +34,6 @@ def test_a_run_goes_on_where_its_output_is_full(tmp_path: Path):
     assert len(CellStore(tmp_path / "tiny").read_all()[0]) == 4
     done = longca(*arguments, "--force", "-k", "naive", stderr="full")
     assert done.returncode == 0 and "Some of standard error is missing" in done.stdout.splitlines()[-1]
-    assert longca(*arguments, "--force", "-k", "naive", stdout="full", stderr="full").returncode == 0
 
     done = longca("status", study, "--results", tmp_path, "--json", stdout="full")
     assert done.returncode == 2
