@@ -89,55 +89,75 @@ grids: [{kernel: [naive, sdpa], mask: causal, seqlen: 64, heads: "2:1", head_dim
 """  # noqa: E501
 
 
-def test_the_table_and_the_page_follow_the_records_whoever_measured_them(
-    dag: list[str], longca, tmp_path: Path
-):
-    folder = tmp_path / "results/tiny"
-    (tmp_path / "tiny.yaml").write_text(SMALL)
+class Small:
+    """The study `SMALL`: the workflow, and runs by hand."""
 
-    def made() -> str:
-        done = snakemake(*dag, CI="1")
+    def __init__(self, dag: list[str], longca, folder: Path) -> None:
+        self._dag = dag
+        self._longca = longca
+        self._folder = folder
+        self.results = folder / "results/tiny"
+
+    def make(self) -> str:
+        """What the workflow prints. Tables and page are those of the records."""
+        done = snakemake(*self._dag, CI="1")
         assert done.returncode == 0, done.stdout + done.stderr
-        times = {record.cell_id: record.samples.time_ms for record in CellStore(folder).read_all()[0]}
-        assert {
-            record.cell_id: record.samples.time_ms for record in load(folder / "records.parquet").records
-        } == times
-        assert (
-            len(times) == 2
-            and (folder / "report.html").stat().st_mtime_ns >= (folder / "records.parquet").stat().st_mtime_ns
-        )
+        times = {record.cell_id: record.samples.time_ms for record in CellStore(self.results).read_all()[0]}
+        table = self.results / "records.parquet"
+        assert {record.cell_id: record.samples.time_ms for record in load(table).records} == times
+        assert len(times) == 2
+        assert (self.results / "report.html").stat().st_mtime_ns >= table.stat().st_mtime_ns
         return done.stdout + done.stderr
 
-    made()
-    forced = longca(
-        "run", tmp_path / "tiny.yaml", "--force", "--results", tmp_path / "results", "--device", "cpu"
-    )
-    assert forced.returncode == 0, forced.stderr
-    assert "\nkernels " not in made(), "nothing was left to measure"
-    next(folder.glob("cells/*/*.json")).unlink()
-    assert "\nkernels " in made() and "Nothing to be done" in made()
-    (played,) = folder.glob("playoffs/*.jsonl")
-    playoff = load(folder / "records.parquet").playoffs[0].playoff
+    def run(self, *options: str) -> None:
+        done = self._longca(
+            "run",
+            self._folder / "tiny.yaml",
+            "--results",
+            self._folder / "results",
+            "--device",
+            "cpu",
+            *options,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def playoffs(self) -> set[str | None]:
+        """Names of the play-offs in the table."""
+        played = load(self.results / "records.parquet").playoffs
+        assert len(played) == 2
+        return {record.playoff for record in played}
+
+
+@pytest.fixture
+def small(dag: list[str], longca, tmp_path: Path) -> Small:
+    """A run of `SMALL` that has its page."""
+    (tmp_path / "tiny.yaml").write_text(SMALL)
+    made = Small(dag, longca, tmp_path)
+    made.make()
+    return made
+
+
+def test_the_table_and_the_page_follow_the_records_whoever_measured_them(small: Small):
+    small.run("--force")
+    assert "\nkernels " not in small.make(), "nothing was left to measure"
+    before = small.playoffs()
+    next(small.results.glob("cells/*/*.json")).unlink()
+    (played,) = small.results.glob("playoffs/*.jsonl")
     played.unlink()
-    assert "\nkernels " in made(), "a play-off is due"
-    assert (
-        len(load(folder / "records.parquet").playoffs) == 2
-        and load(folder / "records.parquet").playoffs[0].playoff != playoff
-    )
-    longca(
-        "run",
-        tmp_path / "tiny.yaml",
-        "--force",
-        "--playoff-only",
-        "--results",
-        tmp_path / "results",
-        "--device",
-        "cpu",
-    )
-    again = made()
-    assert "\nkernels " not in again and "\ncollect " in again, (
-        "the tables follow play-offs that were made by hand"
-    )
+    output = small.make()
+    assert "\nkernels " in output
+    assert small.playoffs().isdisjoint(before)
+
+
+@pytest.mark.slow
+def test_the_table_follows_playoffs(small: Small):
+    before = small.playoffs()
+    next(small.results.glob("playoffs/*.jsonl")).unlink()
+    assert "\nkernels " in small.make(), "a play-off is due"
+    assert small.playoffs().isdisjoint(before)
+    small.run("--force", "--playoff-only")
+    output = small.make()
+    assert "\nkernels " not in output and "\ncollect " in output, "the play-offs were made by hand"
 
 
 def test_a_cluster_plays_off_in_a_job_of_its_own(tmp_path: Path):
