@@ -155,8 +155,8 @@ class HeadStrategy(Strategy):
     """
 
     def mesh(self, world: int, num_kv_heads: int) -> Mesh:
-        """The mesh of ranks: those that split heads, and those that split keys. Raises ValueError if parameters
-        do not fit these numbers."""
+        """The mesh of ranks: those that split heads, and those that split keys. Raises ValueError if
+        parameters do not fit these numbers."""
         raise NotImplementedError
 
     def unfit_ranks(self, call: CallSpec, world: int) -> Answer:

@@ -84,9 +84,9 @@ def context_parallel(
             up: before it sends anything, so each host waits for the others. On GPUs, "first" does so in the
             first call of each mask and batch; later no host waits, and an error comes at most 32 calls late.
             "always" also compares elements of tensors on GPUs that `shard` is given.
-        reduction: "fixed": the output and gradients of a token have the same bits on any number of ranks and
-            under every strategy, for the same T, heads, dtype, kernel and kind of device. "fast" gives the same
-            bits on the same ranks alone.
+        reduction: "fixed": the output and gradients have the same bits on any number of ranks and under every
+            strategy, for the same tensors, mask, kernel and kind of device. By "fast" bits are the same on
+            the same ranks alone.
 
     Raises:
         UserError: the same line on every rank, if an argument is invalid or differs between ranks.

@@ -1,9 +1,9 @@
-"""Fixed parts of a sequence: they depend on its length alone, so that sums over parts have the same addends and
-the same order for any number of ranks.
+"""Fixed parts of a sequence: they depend on its length alone, so that sums over parts have the same addends
+and the same order for any number of ranks.
 
-Part n of N holds chunks n and 2N − 1 − n of the sequence, so that parts have the same area under `causal`. Each
-part is on one rank. Blocks of P consecutive parts are dealt one to each of P ranks, so in every round each rank
-computes one part, and a sum in the order of parts proceeds round by round.
+Part n of N holds chunks n and 2N − 1 − n of the sequence, so that parts have the same area under `causal`.
+Each part is on one rank. Blocks of P consecutive parts are dealt one to each of P ranks, so in every round
+each rank computes one part, and a sum in the order of parts proceeds round by round.
 
                              chunks of the sequence
     4 parts                  0  1  2  3  3  2  1  0
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -63,7 +63,7 @@ class PartSharding(ChunkedSharding):
         super().__init__(f"parts-{len(part_owner)}", lengths, part_owner[part_of_chunk], world)
         self.part_owner = part_owner
         edges = np.concatenate([[0], np.cumsum(lengths)]).tolist()
-        chunks = [range(start, end) for start, end in zip(edges[:-1], edges[1:], strict=True)]
+        chunks = [range(start, end) for start, end in pairwise(edges)]
         self.rows = [
             tuple(chunk for chunk in (chunks[number], chunks[-1 - number]) if chunk)
             for number in range(len(part_owner))
@@ -107,8 +107,8 @@ class Part:
     rows: tuple[range, ...]
     """its tokens, as ascending ranges"""
     keys: tuple[range, ...]
-    """the keys of its call: for each range of rows, from the first visible one to the last. Ascending, disjoint
-    ranges of tokens that do not touch"""
+    """the keys of its call: for each range of rows, from the first visible one to the last. Ascending,
+    disjoint ranges of tokens that do not touch"""
 
     @cached_property
     def mask(self) -> Mask:

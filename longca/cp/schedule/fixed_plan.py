@@ -1,11 +1,11 @@
 """The plan of attention in a fixed order of fixed parts: what each rank of a ring computes, sends and adds.
 
-Each part (`longca.cp.partition.fixed_parts`) is one kernel call with all keys that it sees, whatever the number of
-ranks. So its output, LSE and dq are final, and only dk and dv are sums, over parts in their order:
+Each part (`longca.cp.partition.fixed_parts`) is one kernel call with all keys that it sees, whatever the
+number of ranks. So its output, LSE and dq are final, and only dk and dv are sums, over parts in their order:
 
-    forward    all keys that a rank's parts see arrive from their owners │ part │ part │ …
-    backward   the same │ part of round 0 │ part of round 1                    │ …
-                                          │ dk, dv of round 0 to their owners, │ added there in the order of parts
+    forward    all keys that a rank's parts see arrive │ part │ part │ …
+    backward   the same │ part of round 0 │ part of round 1                 │ …
+                                          │ dk, dv of round 0 to the owners │ added in the order of parts
 
 Indices are local: rows of this rank, of what it has received, or of a call's keys. Shapes: P ranks.
 """

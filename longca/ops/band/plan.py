@@ -125,8 +125,8 @@ def plan_band_attention(
         deterministic: gradients are bit-identical in every run. If False, they are accumulated in any order:
             faster under some masks, slower under others (docs/results/h100/band.md).
         tiles: overrides the kernels' tile sizes.
-        planned_kv_heads: KV heads of a larger call of which this one has some. All that the bits of a head depend
-            on is chosen for them: splits of row tiles, and orders of sums. None: those of this call.
+        planned_kv_heads: KV heads of a larger call of which this one has some. All that the bits of a head
+            depend on is chosen for them: splits of row tiles, and orders of sums. None: those of this call.
 
     Raises:
         ValueError: not a mask; query heads that are not a multiple of KV heads; a head dim without tile
@@ -213,8 +213,8 @@ def _fit_keys(
     """The spec and config of row tiles of keys, for `ratio` query heads of a KV head.
 
     Args:
-        planned: KV heads that decide where and in which order sums are made. `num_kv_heads` decides only which
-            heads run at the same time.
+        planned: KV heads that decide where and in which order sums are made. `num_kv_heads` decides only
+            which heads run at the same time.
     """
     pack = min(pack_size(ratio, config.block_n), config.max_pack)
     if not config.sm90 and fills_blocks(mask, config.block_n):
