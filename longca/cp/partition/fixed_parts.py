@@ -99,7 +99,7 @@ def deal_parts(mask: Mask, world: int) -> PartSharding:
 
 
 @dataclass(frozen=True)
-class Part:
+class FixedPart:
     """The queries of one part, and the keys that they see under one mask: one kernel call for each head."""
 
     whole: Mask
@@ -127,14 +127,14 @@ class Part:
         return Mask(num_rows, num_keys, tuple(map(np.concatenate, bands)), name=whole.name)
 
 
-def parts_of(mask: Mask, sharding: PartSharding) -> list[Part]:
+def parts_of(mask: Mask, sharding: PartSharding) -> list[FixedPart]:
     """All parts with visible keys, in order."""
     parts = []
     for number, rows in enumerate(sharding.rows):
         seen = [_seen_keys(mask.crop((part.start, part.stop), (0, mask.seqlen_k))) for part in rows]
         keys = _union([keys for keys in seen if keys])
         if keys:
-            parts.append(Part(mask, number, rows, keys))
+            parts.append(FixedPart(mask, number, rows, keys))
     return parts
 
 
@@ -162,7 +162,7 @@ def _union(ranges: list[range]) -> tuple[range, ...]:
     return tuple(merged)
 
 
-def union_of_keys(parts: list[Part]) -> tuple[range, ...]:
+def union_of_keys(parts: list[FixedPart]) -> tuple[range, ...]:
     """The keys of any of these parts, as ascending ranges that do not touch."""
     return _union([keys for part in parts for keys in part.keys])
 

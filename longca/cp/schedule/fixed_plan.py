@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from longca.cp.partition.fixed_parts import Part, PartSharding, deal_parts, parts_of, union_of_keys
+from longca.cp.partition.fixed_parts import FixedPart, PartSharding, deal_parts, parts_of, union_of_keys
 from longca.cp.partition.mesh import Mesh, plan_heads
 from longca.cp.schedule.planner import cost_of
 from longca.cp.schedule.ring_and_gather import Gather
@@ -113,7 +113,7 @@ class KeySource:
 class RankPart:
     """A part on its rank."""
 
-    part: Part
+    part: FixedPart
     rows: Rows
     """of this rank, ascending"""
     keys: tuple[KeySource, ...]
@@ -190,7 +190,7 @@ class FixedPlan:
         ]
         return [addend for addend in found if len(addend)]
 
-    def _rank_of(self, part: Part) -> int:
+    def _rank_of(self, part: FixedPart) -> int:
         return int(self.sharding.part_owner[part.number])
 
     def _rows_of(self, ranges: Sequence[range], rank: int) -> Rows:
