@@ -97,10 +97,23 @@ def test_bits_with_masks_that_differ_by_head(strategy: str, world: int) -> None:
     assert differing(case, on_virtual_ranks(lambda comm: run(case, comm), world)) == []
 
 
+@pytest.mark.parametrize(("strategy", "world"), [("ring_p2p", 1), ("ring_p2p", 3), ("usp", 4)])
+def test_bits_with_heads_in_chunks(strategy: str, world: int) -> None:
+    case = Case("causal", T, 8, 4, strategy=strategy)
+    expected = alone(case if strategy == "ring_p2p" else replace(case, strategy="ring_p2p"))
+    with patch("longca.cp.runtime.fixed_attention.CALL_S", -1.0):
+        parts = on_virtual_ranks(lambda comm: run(case, comm), world)
+    assert all(torch.equal(x, expected[name]) for name, x in whole(case, parts).items())
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2])
 @pytest.mark.parametrize(("strategy", "world"), [("ring_allgather", 3), ("usp", 4)])
-def test_bits_with_messages_written_into_memory_of_others(strategy: str, world: int) -> None:
+def test_bits_with_messages_written_into_memory_of_others(strategy: str, world: int, num_chunks: int) -> None:
     case = Case("causal_document", T, 8, 4, torch.bfloat16, strategy)
-    assert differing(case, on_symmetric_ranks(lambda comm: run(case, comm), world)) == []
+    alone(replace(case, strategy="ring_p2p"))
+    with patch("longca.cp.runtime.fixed_attention.CALL_S", 1.0 if num_chunks == 1 else -1.0):
+        parts = on_symmetric_ranks(lambda comm: run(case, comm), world)
+    assert differing(case, parts) == []
 
 
 @pytest.mark.parametrize(("seqlen", "world"), [(5, 9), (24, 12), (1, 2)])

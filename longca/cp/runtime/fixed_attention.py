@@ -8,8 +8,8 @@ not depend on ranks. Three more things could change bits, and are fixed here:
 - Memory: inputs of a call are copies, as aligned as any new tensor.
 - Threads: on CPUs a call uses one, since matrix products depend on their number.
 
-Heads are divided into chunks: the keys of all chunks are requested first, and arrive while an earlier chunk
-is computed. Chunks change no bits.
+Heads may be divided into chunks: the keys of all chunks are requested first, and arrive while an earlier
+chunk is computed. Chunks change no bits.
 
 Shapes: L tokens of the rank; H query heads, G KV heads of which a chunk has h and g, D head dim; n rows and m
     keys of a part.
@@ -32,6 +32,7 @@ from longca.cp.runtime.fixed_exchange import FixedDkvSums, FixedKeyExchange, Fix
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.schedule.fixed_plan import FixedPlan
+from longca.cp.schedule.planner import CALL_S, INTRA_NODE_BYTES_PER_S
 from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
 
@@ -69,15 +70,12 @@ class FixedAttention:
         receive_buffers: ReceiveBuffers,
         problem: Problem,
     ) -> None:
-        num_kv_heads = problem.num_kv_heads
-        fewest = -(-num_kv_heads // KV_HEADS_OF_CHUNK)
-        count = fewest if plan.world == 1 else max(fewest, min(2, num_kv_heads))
         self.share = FixedRank(
             plan,
             rank,
             ranks,
             plan.rank_parts(rank),
-            even_ranges(num_kv_heads, count),
+            even_ranges(problem.num_kv_heads, _num_chunks(plan, problem)),
             problem,
             receive_buffers,
         )
@@ -140,6 +138,15 @@ class FixedAttention:
     def query_heads(self, kv_heads: range) -> slice:
         ratio = self.share.problem.num_q_heads // self.share.problem.num_kv_heads
         return slice(kv_heads.start * ratio, kv_heads.stop * ratio)
+
+
+def _num_chunks(plan: FixedPlan, problem: Problem) -> int:
+    """The number of chunks of heads, the same on all ranks: two, if half of the keys take longer to arrive than
+    the additional calls."""
+    fewest = -(-problem.num_kv_heads // KV_HEADS_OF_CHUNK)
+    row_bytes = 2 * problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
+    arrival_s = max(map(plan.num_received, range(plan.world))) * row_bytes / INTRA_NODE_BYTES_PER_S
+    return max(fewest, min(2, problem.num_kv_heads) if arrival_s / 2 > plan.num_rounds * CALL_S else 1)
 
 
 class _PartCall:

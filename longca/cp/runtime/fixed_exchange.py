@@ -53,7 +53,7 @@ class FixedKeyExchange:
         self._peers = [peer for peer in range(plan.world) if peer != rank]
         self.sends = {peer: plan.key_rows(peer, rank) for peer in self._peers}
         self.receives = {peer: _count(plan.key_rows(rank, peer)) for peer in self._peers}
-        self.num_received = sum(self.receives.values())
+        self.num_received = plan.num_received(rank)
         # in a receiver's buffer, rows of owners follow each other
         self._target_rows = {
             peer: sum(_count(plan.key_rows(peer, owner)) for owner in range(rank) if owner != peer)

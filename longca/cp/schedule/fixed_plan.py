@@ -161,6 +161,11 @@ class FixedPlan:
         """The owner's rows that a rank needs, ascending."""
         return self._rows_of(self._needed[rank], owner)
 
+    def num_received(self, rank: int) -> int:
+        """Keys that a rank receives."""
+        others = (self.key_rows(rank, owner) for owner in range(self.world) if owner != rank)
+        return sum(end - start for rows in others for start, end in rows)
+
     def rank_parts(self, rank: int) -> dict[int, RankPart]:
         """The rank's parts with visible keys, by round."""
         first_received = self._first_received(rank)
