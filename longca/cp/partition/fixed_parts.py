@@ -15,9 +15,10 @@ Shapes: N parts, P ranks, T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from longca.masks.band import HI, K0, K1, LO, Q0, Q1, shift
 FEWEST_PARTS = 12  # 1, 2, 3, 4, 6 and 12 ranks get equally many
 MAX_TOKENS = 16384  # of a part: longer sequences have more parts, so that more ranks get some
 TILE = 128  # tokens: chunks of several tiles begin at multiples of it
+MAX_GAPS = 16  # of a part's keys, each of more than this fraction of the sequence
 MIN_TILES = 8  # of a chunk, on average: with fewer, chunks of whole tiles would differ too much
 
 
@@ -107,8 +109,8 @@ class FixedPart:
     rows: tuple[range, ...]
     """its tokens, as ascending ranges"""
     keys: tuple[range, ...]
-    """the keys of its call: for each range of rows, from the first visible one to the last. Ascending,
-    disjoint ranges of tokens that do not touch"""
+    """the keys of its call: the visible ones, and short gaps between them. Ascending, disjoint ranges of
+    tokens that do not touch"""
 
     @cached_property
     def mask(self) -> Mask:
@@ -131,15 +133,15 @@ def parts_of(mask: Mask, sharding: PartSharding) -> list[FixedPart]:
     """All parts with visible keys, in order."""
     parts = []
     for number, rows in enumerate(sharding.rows):
-        seen = [_seen_keys(mask.crop((part.start, part.stop), (0, mask.seqlen_k))) for part in rows]
-        keys = _union([keys for keys in seen if keys])
+        crops = (mask.crop((part.start, part.stop), (0, mask.seqlen_k)) for part in rows)
+        keys = _union(chain.from_iterable(map(_seen_keys, crops)), mask.seqlen_k // MAX_GAPS)
         if keys:
             parts.append(FixedPart(mask, number, rows, keys))
     return parts
 
 
-def _seen_keys(mask: Mask) -> range:
-    """From the first visible key to the last, over all head groups."""
+def _seen_keys(mask: Mask) -> list[range]:
+    """The keys that some row sees under some band or block, over all head groups."""
     if mask.grid is None:
         bands = np.concatenate(mask.groups)
         start = np.maximum(bands[:, K0], bands[:, Q0] + bands[:, LO])
@@ -148,14 +150,18 @@ def _seen_keys(mask: Mask) -> range:
         seen = (mask.grid.visible & (np.diff(mask.grid.q_bounds, axis=1) > 0)[..., None]).any(axis=1)
         group, block = np.nonzero(seen & (np.diff(mask.grid.k_bounds, axis=1) > 0))
         start, end = mask.grid.k_bounds[group, block], mask.grid.k_bounds[group, block + 1]
-    return range(int(start.min()), int(end.max())) if len(start) else range(0)
+    return list(map(range, start.tolist(), end.tolist()))
 
 
-def _union(ranges: list[range]) -> tuple[range, ...]:
-    """The union of non-empty ranges, as ascending ranges that do not touch."""
+def _union(ranges: Iterable[range], gap: int = 0) -> tuple[range, ...]:
+    """The union of non-empty ranges, as ascending ranges that do not touch.
+
+    Args:
+        gap: so many tokens between two ranges, or fewer, are added.
+    """
     merged: list[range] = []
     for part in sorted(ranges, key=lambda part: part.start):
-        if merged and part.start <= merged[-1].stop:
+        if merged and part.start <= merged[-1].stop + gap:
             merged[-1] = range(merged[-1].start, max(merged[-1].stop, part.stop))
         else:
             merged.append(part)

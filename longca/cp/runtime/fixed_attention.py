@@ -141,8 +141,8 @@ class FixedAttention:
 
 
 def _num_chunks(plan: FixedPlan, problem: Problem) -> int:
-    """The number of chunks of heads, the same on all ranks: two, if half of the keys take longer to arrive than
-    the additional calls."""
+    """The number of chunks of heads, the same on all ranks: two, if half of the keys take longer to arrive
+    than the additional calls."""
     fewest = -(-problem.num_kv_heads // KV_HEADS_OF_CHUNK)
     row_bytes = 2 * problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
     arrival_s = max(map(plan.num_received, range(plan.world))) * row_bytes / INTRA_NODE_BYTES_PER_S
