@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
+    from longca.cp.partition.mesh import Mesh
     from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.work_partition import ChunkWeights, WorkPartition
     from longca.kernels import Forward, Kernel, Problem
@@ -152,6 +153,19 @@ class HeadStrategy(Strategy):
 
     Kernels are checked for all heads of a rank, which covers subsets.
     """
+
+    def mesh(self, world: int, num_kv_heads: int) -> Mesh:
+        """The mesh of ranks: those that split heads, and those that split keys. Raises ValueError if
+        parameters do not fit these numbers."""
+        raise NotImplementedError
+
+    def unfit_ranks(self, call: CallSpec, world: int) -> Answer:
+        """The reason why parameters do not fit this number of ranks or heads; None if they do."""
+        try:
+            self.mesh(world, call.num_kv_heads)
+        except ValueError as error:
+            return str(error)
+        return None
 
     def partition_work(
         self,

@@ -56,7 +56,11 @@ class PlannedStrategy(HeadStrategy):
         self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
     ) -> Answer:
         traits = mask.traits
-        reason = kernel.in_parts(call, device_type) or self._unfit_ranks(call, world, traits)
+        reason = (
+            kernel.in_parts(call, device_type)
+            or self.unfit_ranks(call, world)
+            or self._unfit_groups(call, world, traits)
+        )
         if reason is not None:
             return reason
         support = self._support(call, world, kernel, device_type)
@@ -78,11 +82,14 @@ class PlannedStrategy(HeadStrategy):
                 return None
         return misfits[_by_promise(choices)[0]]
 
-    def _unfit_ranks(self, call: CallSpec, world: int, traits: Traits) -> Answer:
+    def unfit_ranks(self, call: CallSpec, world: int) -> Answer:
         try:
             self.schedules(self.mesh(world, call.num_kv_heads))
         except ValueError as error:
             return str(error)
+        return None
+
+    def _unfit_groups(self, call: CallSpec, world: int, traits: Traits) -> Answer:
         heads = self._heads(call, world)
         if all(heads.mask_groups(rank, traits.num_groups) is not None for rank in range(len(heads.ranks))):
             return None

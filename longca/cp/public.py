@@ -57,6 +57,7 @@ def context_parallel(
     messages: Literal["auto", "nccl", "symmetric"] = "auto",
     timeout: float = DEFAULT_TIMEOUT_S,
     check: Literal["first", "always"] = "first",
+    reduction: Literal["fast", "fixed"] = "fast",
 ) -> ContextParallel:
     """Shards a sequence over the ranks of a group, and plans attention. A collective call with equal
     arguments.
@@ -83,6 +84,9 @@ def context_parallel(
             up: before it sends anything, so each host waits for the others. On GPUs, "first" does so in the
             first call of each mask and batch; later no host waits, and an error comes at most 32 calls late.
             "always" also compares elements of tensors on GPUs that `shard` is given.
+        reduction: "fixed": the output and gradients have the same bits on any number of ranks and under every
+            strategy, for the same tensors, mask, kernel and kind of device. By "fast" bits are the same on
+            the same ranks alone.
 
     Raises:
         UserError: the same line on every rank, if an argument is invalid or differs between ranks.
@@ -98,6 +102,7 @@ def context_parallel(
             "backward": backward,
             "messages": messages,
             "check": check,
+            "reduction": reduction,
         }
         request, masks = agreed_request(comm, mask, strategy, arguments)
         comm.use(request.messages, releasable=request.check == "first")

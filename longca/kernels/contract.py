@@ -35,6 +35,9 @@ class Problem:
     records_costs: bool = True
     """True if the cost of preparation is measured. Otherwise kernels must not plan twice, call themselves, or
     wait for the device"""
+    planned_kv_heads: int | None = None
+    """KV heads of the whole call of which this one has some, for kernels that `keeps_bits_of_heads`; None:
+    those of this call"""
 
     @property
     def scale(self) -> float:
@@ -204,6 +207,9 @@ class Kernel(Plugin):
     returns_lse: ClassVar[bool] = False
     transposes: ClassVar[bool] = False  # its layout is not tokens × heads × D, so every tensor is copied
     deterministic: ClassVar[bool] = False  # equal inputs always give bit-identical gradients
+    keeps_bits_of_heads: ClassVar[bool] = False
+    """True if the bits of a head's results do not depend on the other heads of its call, where
+    `Problem.planned_kv_heads` is the same and all heads share one mask"""
     merges: ClassVar[bool] = False
     """True if the epilogue can merge results with those over other keys: `forward_onto` and
     `backward_onto`"""

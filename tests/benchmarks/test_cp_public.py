@@ -1,4 +1,4 @@
-"""The tables of leaks and of the face's cost, at toy size on two CPU processes."""
+"""The tables of leaks, of the face's cost and of a fixed order, at toy size on two CPU processes."""
 
 import argparse
 import csv
@@ -11,6 +11,7 @@ import torch
 from benchmarks.cp.cells import OWN
 from benchmarks.cp.leaks import counts, may_change, report, table
 from benchmarks.cp.public import line
+from benchmarks.cp.reduction import line as reduction_line
 from longca.cp.comm.backend import Comm
 from longca.cp.public import context_parallel
 from longca.masks import build_mask
@@ -35,7 +36,9 @@ def both_tables(comm: Comm, folder: Path) -> dict[str, Any]:
         write=[],
     )
     report(comm, leaks)
-    return {"line": line(comm, options, "causal_document", "ring_allgather"), "leak": a_leak(comm)}
+    return {"line": line(comm, options, "causal_document", "ring_allgather"), "leak": a_leak(comm)} | {
+        strategy: reduction_line(comm, options, "causal", strategy) for strategy in ("ring_p2p", "ulysses")
+    }
 
 
 def a_leak(comm: Comm) -> dict[str, int]:
@@ -66,6 +69,8 @@ def test_no_mask_leaks_a_leak_is_seen_and_the_face_has_the_bits_of_a_cell(tmp_pa
         assert row["leaks"] == row["missing"] == "0"
     assert first["leak"] == {"expected": 30 + 33 + 1, "observed": 65 + 33 + 1, "leaks": 35, "missing": 0}
     assert first["line"]["same_bits"]
+    assert first["ring_p2p"]["fixed_bits"] == first["ulysses"]["fixed_bits"]
+    assert first["ring_p2p"]["fast_bits"] != first["ulysses"]["fast_bits"]
     assert min(first["line"][f"{way}_{what}_ms"] for way in ("fwd", "bwd") for what in ("cell", "face")) > 0
 
 

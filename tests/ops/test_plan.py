@@ -473,3 +473,33 @@ def test_plans_are_made_without_triton() -> None:
         if entry.at_import and entry.name.partition(".")[0] == "triton"
     }
     assert "ops.band.launches" in actual and heavy == set()
+
+
+@pytest.mark.parametrize("tiles", ["portable", None, *AddOrder])
+def test_sums_of_a_head_do_not_depend_on_the_heads_of_its_call(tiles: AddOrder | str | None) -> None:
+    """With `planned_kv_heads`, tables of all kernels are those of the larger call; without, some differ."""
+    chosen = None if tiles == "portable" else choose_tiles(128, HOPPER, dq_order=tiles)
+    masks = [build_mask("sliding_window", seqlen=8192, window=512), build_mask("causal", seqlen=4096)]
+
+    def sums(mask: Mask, num_kv_heads: int, planned: int | None) -> list[object]:
+        plan = plan_band_attention(
+            mask,
+            num_q_heads=4 * num_kv_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=128,
+            device=CPU,
+            tiles=chosen,
+            planned_kv_heads=planned,
+        )
+        return [
+            (
+                kernel,
+                replace(config, kv_heads_per_section=0, rounds_per_section=0),
+                [table.tolist() for table in schedule.tables],
+            )
+            for kernel, (schedule, config) in plan.kernels.items()
+        ]
+
+    expected = [sums(mask, 8, None) for mask in masks]
+    assert all([sums(mask, heads, 8) for mask in masks] == expected for heads in (1, 2, 3))
+    assert [sums(mask, 1, None) for mask in masks] != expected

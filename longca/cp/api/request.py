@@ -31,6 +31,7 @@ and this dtype; `band` runs on GPUs only"""
 DTYPES = ("bfloat16", "float16", "float32")
 MESSAGES = (AUTO, "nccl", "symmetric")
 CHECKS = ("first", "always")
+REDUCTIONS = ("fast", "fixed")
 _WITH_PARAMS = re.compile(r"(\w+)\s*[(\[](.*)[)\]]")
 
 
@@ -50,6 +51,7 @@ class CpRequest:
     needs_backward: bool
     messages: Messages | Literal["auto"]
     check: str
+    reduction: str
 
     def problem(self, mask: Mask) -> Problem:
         return Problem(
@@ -94,6 +96,7 @@ class CpRequest:
             "backward": str(self.needs_backward),
             "messages": self.messages,
             "check": self.check,
+            "reduction": self.reduction,
         }
 
 
@@ -104,7 +107,7 @@ def agreed_request(
 
     Args:
         arguments: those of `context_parallel` by name: kernel, num_q_heads, num_kv_heads, head_dim, dtype,
-            backward, messages, check.
+            backward, messages, check, reduction.
 
     Raises:
         UserError: on all ranks alike, where an argument cannot be used on one of them, or differs between
@@ -233,6 +236,7 @@ def _request(
     backward: bool,
     messages: Messages | Literal["auto"],
     check: str,
+    reduction: str,
 ) -> CpRequest:
     import torch
 
@@ -258,7 +262,11 @@ def _request(
             f"Argument 'dtype' is {dtype!r}",
             todo="Give " + ", ".join(map(str, known[:-1])) + f" or {known[-1]}",
         )
-    for argument, value, known in (("messages", messages, MESSAGES), ("check", check, CHECKS)):
+    for argument, value, known in (
+        ("messages", messages, MESSAGES),
+        ("check", check, CHECKS),
+        ("reduction", reduction, REDUCTIONS),
+    ):
         if value not in known:
             raise UserError(
                 f"Argument '{argument}' is {value!r}", todo=f"Give {' or '.join(map(repr, known))}"
@@ -276,6 +284,7 @@ def _request(
         bool(backward),
         messages,
         check,
+        reduction,
     )
 
 

@@ -88,10 +88,14 @@ class BlockPartition(MaskPartition):
             for owner, start, end in keys
             for part in _token_ranges(self.sharding.ranges(owner), start, end)
         ]
-        rows = self.sharding.ranges(rank)
-        seen = _stacked([self._grid.move(-part.start, 0, len(part), self.sharding.seqlen) for part in rows])
-        num_queries = int(self.sharding.num_tokens[rank])
-        return _side_by_side([seen.move(0, -part.start, num_queries, len(part)) for part in tokens])
+        return part_of_grid(self._grid, self.sharding.ranges(rank), tokens)
+
+
+def part_of_grid(grid: BlockGrid, rows: Sequence[range], keys: Sequence[range]) -> BlockGrid:
+    """The grid of these queries and keys, both concatenated."""
+    num_rows, seqlen_k = sum(map(len, rows)), int(grid.k_bounds.max())
+    seen = _stacked([grid.move(-part.start, 0, len(part), seqlen_k) for part in rows])
+    return _side_by_side([seen.move(0, -part.start, num_rows, len(part)) for part in keys])
 
 
 def _token_ranges(ranges: Sequence[range], start: int, end: int) -> list[range]:

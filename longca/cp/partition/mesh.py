@@ -202,14 +202,17 @@ class HeadPlan:
 
 
 @lru_cache(maxsize=64)  # a study requests each of a few plans thousands of times
-def plan_heads(num_q_heads: int, num_kv_heads: int, world: int) -> HeadPlan:
+def plan_heads(num_q_heads: int, num_kv_heads: int, world: int, *, whole: bool = False) -> HeadPlan:
     """Divides the heads, in order, among `world` ranks.
 
     Ranks get whole KV groups if there are enough, so that no KV head is sent twice. With more ranks than KV
     heads the query heads are split, and each rank gets copies of its KV heads.
+
+    Args:
+        whole: KV groups stay whole in any case; more ranks than KV heads leave some without heads.
     """
     ratio = num_q_heads // num_kv_heads
-    if world <= num_kv_heads:
+    if whole or world <= num_kv_heads:
         shares = (range(kv.start * ratio, kv.stop * ratio) for kv in even_ranges(num_kv_heads, world))
     else:
         shares = iter(even_ranges(num_q_heads, world))

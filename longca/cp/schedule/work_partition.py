@@ -82,6 +82,7 @@ def choose_chunks(
     cost: HeadCost,
     needs_backward: bool,
     weights: ChunkWeights | None = None,
+    parts_of_kv_head: Sequence[int] = PARTS_OF_KV_HEAD,
 ) -> tuple[HeadChunk, ...]:
     """Chooses the estimated fastest chunks, for a forward call or, with `needs_backward`, for one call in
     each direction.
@@ -89,6 +90,7 @@ def choose_chunks(
     Args:
         num_groups: head groups of the mask.
         weights: use chunks of these weights instead, as close as possible.
+        parts_of_kv_head: numbers of parts into which the query heads of a KV head may be divided.
 
     Raises:
         ValueError: heads cannot be divided by these weights.
@@ -96,7 +98,7 @@ def choose_chunks(
     candidates = [
         chunks
         for way in (CANDIDATE_WEIGHTS if weights is None else [weights])
-        for parts in PARTS_OF_KV_HEAD
+        for parts in parts_of_kv_head
         if (chunks := split_heads(heads, way, num_groups, parts)) is not None
     ]
     if weights is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from longca.core import CallSpec
 from longca.cp.contract import HeadStrategy
-from longca.cp.partition.mesh import plan_heads
+from longca.cp.partition.mesh import Mesh, plan_heads
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ class Ulysses(HeadStrategy):
     label = "Ulysses"
     summary = "All-to-all from tokens to heads and back; each rank runs the whole sequence on its heads"
     url = "https://arxiv.org/abs/2309.14509"
+
+    def mesh(self, world: int, num_kv_heads: int) -> Mesh:
+        return Mesh(1, world)
 
     def local_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls | str:
         plan = plan_heads(call.num_q_heads, call.num_kv_heads, world)

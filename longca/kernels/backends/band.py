@@ -32,6 +32,7 @@ class Band(Kernel):
     returns_lse = True
     merges = True
     deterministic = True
+    keeps_bits_of_heads = True
 
     def available(self, device_type: str) -> str | None:
         from longca.ops.band import unusable_triton
@@ -83,6 +84,7 @@ class BandPrepared(Prepared):
             device=problem.device,
             needs_backward=problem.needs_backward,
             deterministic=self.deterministic,
+            planned_kv_heads=problem.planned_kv_heads,
         )
         self._wait()
         return (time.perf_counter() - start) * 1e3

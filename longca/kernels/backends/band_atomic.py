@@ -19,6 +19,7 @@ class BandAtomic(Band):
         "Hopper, at head dim 128"
     )
     deterministic = False
+    keeps_bits_of_heads = False
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if call.direction == "fwd":

@@ -116,6 +116,7 @@ def plan_band_attention(
     needs_backward: bool = True,
     deterministic: bool = True,
     tiles: dict[BandKernel, TileConfig] | None = None,
+    planned_kv_heads: int | None = None,
 ) -> BandPlan:
     """Makes the plan of a mask.
 
@@ -124,6 +125,8 @@ def plan_band_attention(
         deterministic: gradients are bit-identical in every run. If False, they are accumulated in any order:
             faster under some masks, slower under others (docs/results/h100/band.md).
         tiles: overrides the kernels' tile sizes.
+        planned_kv_heads: KV heads of a larger call of which this one has some. All that the bits of a head
+            depend on is chosen for them: splits of row tiles, and orders of sums. None: those of this call.
 
     Raises:
         ValueError: not a mask; query heads that are not a multiple of KV heads; a head dim without tile
@@ -140,6 +143,7 @@ def plan_band_attention(
         )
     device = torch.device(device)
     ratio = num_q_heads // num_kv_heads
+    planned = planned_kv_heads or num_kv_heads
     if tiles is None:
         block = mean_block(mask)
         block_rows = block and block * min(ratio & -ratio, SM90_DQ.max_pack)
@@ -149,14 +153,14 @@ def plan_band_attention(
             capability,
             block=mean_block(mask, keys=True),
             block_rows=block_rows,
-            dq_order=preferred_dq_order(mask, num_kv_heads) if deterministic else AddOrder.ANY,
+            dq_order=preferred_dq_order(mask, planned) if deterministic else AddOrder.ANY,
         )
     specs = []
     configs = {}
     for kernel in BandKernel:
         if kernel in tiles and (needs_backward or kernel is BandKernel.FORWARD):
             fit = _fit_keys if kernel is BandKernel.DKDV else _fit_queries
-            spec, configs[kernel] = fit(mask, tiles[kernel], ratio, num_kv_heads, head_dim)
+            spec, configs[kernel] = fit(mask, tiles[kernel], ratio, num_kv_heads, planned, head_dim)
             specs.append(spec)
     where = torch.device("cpu") if _is_small(mask) else device
     schedules = dict(zip(configs, make_schedules(mask, specs, where), strict=True))
@@ -204,9 +208,14 @@ def _on_device(kernels: Kernels, device: torch.device, *others: Tensor) -> tuple
 
 
 def _fit_keys(
-    mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int
+    mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, planned: int, head_dim: int
 ) -> tuple[TileSpec, TileConfig]:
-    """The spec and config of row tiles of keys, for `ratio` query heads of a KV head."""
+    """The spec and config of row tiles of keys, for `ratio` query heads of a KV head.
+
+    Args:
+        planned: KV heads that decide where and in which order sums are made. `num_kv_heads` decides only
+            which heads run at the same time.
+    """
     pack = min(pack_size(ratio, config.block_n), config.max_pack)
     if not config.sm90 and fills_blocks(mask, config.block_n):
         pack = 1  # the reads of all programs for one head fit into L2
@@ -214,16 +223,16 @@ def _fit_keys(
         config,
         heads_per_item=math.gcd(
             config.heads_per_item
-            or heads_per_item_of(mask, config.in_order, ratio * num_kv_heads, config.block_m),
+            or heads_per_item_of(mask, config.in_order, ratio * planned, config.block_m),
             ratio,
         ),
     )
     head_rounds = ratio // config.heads_per_item if config.fused else 1  # items of a work tile
     # in a section the longest come first; with more heads in it, neighbouring row tiles would not read the
     # same queries at the same time
-    section = even_part(num_kv_heads, KV_HEADS_AT_ONCE)
+    section = even_part(planned, KV_HEADS_AT_ONCE)
     rounds = 1
-    at_once = num_kv_heads if config.fused else min(section + LATE * num_kv_heads, num_kv_heads)
+    at_once = planned if config.fused else min(section + LATE * planned, planned)
     # splits of a row tile would add in any order
     max_fraction = (
         1.0 if config.in_order else at_once * head_rounds / (_splits_of_program(config) * RESIDENT_PROGRAMS)
@@ -250,25 +259,26 @@ def _fit_keys(
 
 
 def _fit_queries(
-    mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, head_dim: int
+    mask: Mask, config: TileConfig, ratio: int, num_kv_heads: int, planned: int, head_dim: int
 ) -> tuple[TileSpec, TileConfig]:
-    """The spec and config of row tiles of queries, for `ratio` query heads of a KV head."""
+    """The spec and config of row tiles of queries, for `ratio` query heads of a KV head.
+
+    Args:
+        planned: as in `_fit_keys`.
+    """
     block = mean_block(mask)
     tiles_of_block = 1 if block is None or fills_blocks(mask, block) else TILES_OF_UNEVEN_BLOCK
     pack = min(pack_size(ratio, config.block_m, block and max(block // tiles_of_block, 1)), config.max_pack)
     block_m = min(config.block_m, max(64, pack * block)) if block else config.block_m
     section = math.gcd(
-        config.kv_heads_per_section or heads_that_fit(num_kv_heads, 4 * head_dim * mask.seqlen_k),
-        num_kv_heads,
+        config.kv_heads_per_section or heads_that_fit(planned, 4 * head_dim * mask.seqlen_k), planned
     )
     # Heads of a section begin together, the longest row tiles first. Only the last section has a tail wave
     # that no later section fills.
     num_programs = RESIDENT_PROGRAMS * WARP_GROUP_ROWS // block_m if config.sm90 else RESIDENT_PROGRAMS
-    max_fraction = (
-        (section + LATE * num_kv_heads) * ratio / pack / (_splits_of_program(config) * num_programs)
-    )
+    max_fraction = (section + LATE * planned) * ratio / pack / (_splits_of_program(config) * num_programs)
     spec = TileSpec(block_m // pack, config.block_n, False, max_fraction, narrow_n=config.narrow_n)
-    return spec, replace(config, block_m=block_m, kv_heads_per_section=section)
+    return spec, replace(config, block_m=block_m, kv_heads_per_section=math.gcd(section, num_kv_heads))
 
 
 def _splits_of_program(config: TileConfig) -> int:
