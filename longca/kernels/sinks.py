@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from longca.kernels.contract import Forward, Prepared
-from longca.ops import join_sinks, sinks_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +22,10 @@ def forward_with_sinks(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, sink
         q, k, v: T × H × D and T × G × D.
         sinks: a logit for each query head, (H,).
     """
+    import torch
+
+    from longca.ops import join_sinks
+
     with torch.no_grad():
         inputs = tuple(prepared.to_layout(x.detach()) for x in (q, k, v))
         result = prepared.forward(*inputs)
@@ -39,14 +40,15 @@ def backward_with_sinks(
     prepared: Prepared, forward: Forward, dout: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(dq, dk, dv, gradient of the sinks (H,) in float32) of `forward_with_sinks`; without autograd."""
+    import torch
+
+    from longca.ops import sinks_gradient
+
     q, k, v, sinks = forward.saved
     assert forward.lse is not None
     with torch.no_grad():
-        out, lse, laid_out_dout = (
-            prepared.to_layout(forward.out),
-            prepared.lse_to_layout(forward.lse),
-            prepared.to_layout(dout),
-        )
-        grads = prepared.raw_backward(q, k, v, out, lse, laid_out_dout)
+        out = prepared.to_layout(forward.out)
+        lse = prepared.lse_to_layout(forward.lse)
+        grads = prepared.raw_backward(q, k, v, out, lse, prepared.to_layout(dout))
         dq, dk, dv = (prepared.from_layout(grad) for grad in grads)
         return dq, dk, dv, sinks_gradient(forward.out, forward.lse, dout, None, sinks)

@@ -43,7 +43,6 @@ from longca.cp.runtime.kv_exchange import KvExchange
 from longca.cp.schedule.planner import step_masks
 from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
-from longca.ops import join_sinks, sinks_gradient
 
 if TYPE_CHECKING:
     import torch
@@ -186,6 +185,8 @@ class PlanAttention:
     ) -> Forward:
         import torch
 
+        from longca.ops import join_sinks
+
         with torch.no_grad():
             exchange = self._kv_exchange.start(k, v)
             total = self.steps.output_accumulator(q)
@@ -204,6 +205,8 @@ class PlanAttention:
         """(dq, dk, dv, that of the sinks). Keys are exchanged again, and their gradients are sent directly to
         their owner."""
         import torch
+
+        from longca.ops import sinks_gradient
 
         assert self._dkv_reduce is not None
         q, k, v, out, lse, sinks = saved

@@ -64,7 +64,7 @@ def band_forward_op(
     initial_out: Tensor | None,
     initial_lse: Tensor | None,
     out_dtype: torch.dtype,
-    sinks: Tensor | None = None,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     check_layout(q=q, k=k, v=v)
     out, lse = _forward_memory(q, out_dtype)
@@ -88,7 +88,7 @@ def _(
     initial_out: Tensor | None,
     initial_lse: Tensor | None,
     out_dtype: torch.dtype,
-    sinks: Tensor | None = None,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     return _forward_memory(q, out_dtype)
 
