@@ -16,11 +16,12 @@ ops.band.tables.backward_rule  masks
 ops.band.config                core ops.band.tables
 ops.band.launcher
 ops.band.launches              ops.band.launcher
+ops.sinks
 ops.transfer
 ops.band.plan                  core masks ops.transfer ops.band.tables ops.band.config ops.band.launches
 ops.band.triton                ops.band.tables ops.band.config ops.band.launches
 ops.band.sm90                  ops.band.tables ops.band.triton ops.band.config ops.band.launches ops.band.plan
-ops.band                       core masks ops.band
+ops.band                       core masks ops.band ops.sinks
 kernels                        core masks lowering ops
 dispatch                       core masks lowering ops kernels
 predict                        core masks lowering ops.band.tables.backward_rule
@@ -35,7 +36,7 @@ cp.runtime                     {_PLANNED} ops cp.comm
 cp.planned                     {_PLANNED} cp.comm cp.runtime
 cp.baselines                   core masks kernels cp.comm cp.partition cp.contract cp.runtime
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
-cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.transfer
+cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.sinks ops.transfer
 cp.public                      core masks cp.api cp.comm
 transformers                   core masks dispatch cp
 """  # noqa: E501

@@ -46,6 +46,8 @@ class PreparedStrategy:
     counts_bytes: ClassVar[bool] = True
     """True if all messages use `Comm`, which counts them; False if a library sends its own messages, so that
     the moved bytes are unknown"""
+    takes_sinks: ClassVar[bool] = False
+    """True if it has `forward_with_sinks` and `backward_with_sinks`"""
 
     def __init__(self, problem: Problem, shard: TokenShard) -> None:
         self.problem = problem
@@ -60,6 +62,27 @@ class PreparedStrategy:
     def backward(
         self, forward: Forward, dout: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        raise NotImplementedError
+
+    def forward_with_sinks(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks_H: torch.Tensor
+    ) -> Forward:
+        """`forward` with a logit for each query head, which joins the softmax of each row: see
+        `longca.ops.sinks`.
+
+        Args:
+            sinks_H: float32, of all H query heads, the same on every rank.
+        """
+        raise NotImplementedError
+
+    def backward_with_sinks(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(dq, dk, dv, part of the gradient of the sinks) from a result of `forward_with_sinks`.
+
+        The part is (H,) in float32: that of the rows and heads which this rank has computed. The gradient is
+        the sum over ranks.
+        """
         raise NotImplementedError
 
 

@@ -20,6 +20,7 @@ from longca.cp.api.agreement import Agreement
 from longca.cp.api.differentiable import (
     ForwardCall,
     attend,
+    check_strategy_of_sinks,
     check_tensors,
     check_tokens,
     gather_tokens,
@@ -137,7 +138,7 @@ class ContextParallel:
         self._agreement = agreement
         self._plan, waited_ms = planner.take(masks)
         self._plan_text = plan_text(self._plan, masks)
-        self._call_texts: dict[tuple[int, int | None], str] = {}
+        self._call_texts: dict[tuple[int, int | None, bool], str] = {}
         self.positions = self._plan.positions
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by
         hand"""
@@ -241,6 +242,7 @@ class ContextParallel:
         v: torch.Tensor,
         mask: int | Mask = 0,
         *,
+        sinks: torch.Tensor | None = None,
         tag: str | int | None = None,
     ) -> torch.Tensor:
         """Attention of this rank's queries to all visible keys; differentiable. A collective call.
@@ -251,6 +253,9 @@ class ContextParallel:
             q, k, v: of this rank's tokens, L × H × D and L × G × D; or B sequences under the same mask, B × L
                 × H × D.
             mask: one of several masks: its index in `masks`, or the mask itself.
+            sinks: a logit for each of the H query heads, (H,), the same on every rank, whichever heads a rank
+                computes: exp(sink) is added to the row sums of exp(q·k / √D). Each rank's gradient is a part,
+                as that of other parameters: the gradient is the sum over ranks.
             tag: an identifier of the call, such as step and layer, which ranks compare. Without it, ranks
                 cannot detect swapped or skipped calls of the same mask and batch.
 
@@ -261,7 +266,7 @@ class ContextParallel:
             UserError: on all ranks, if an argument is invalid on one of them, or the calls of ranks differ.
             PeerLost: another rank did not arrive within the timeout.
         """
-        return self._attend(q, k, v, mask, tag)
+        return self._attend(q, k, v, mask, sinks, tag)
 
     @breaks_graph
     def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
@@ -319,27 +324,26 @@ class ContextParallel:
             mask, {"num_q_heads": self._request.num_q_heads, "num_kv_heads": self._request.num_kv_heads}
         )
 
-    def _attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask, tag: str | int | None
-    ) -> torch.Tensor:
+    def _attend(self, q: Any, k: Any, v: Any, mask: int | Mask, sinks: Any, tag: Any) -> torch.Tensor:
         import torch
 
         number = self._mask_number(mask) if self._is_known(mask) else -1
         batch = len(q) if isinstance(q, torch.Tensor) and q.dim() == 4 else None
-        series = self._call_text(number, batch) if number >= 0 else f"mask {mask!r}"[:MAX_TEXT]
+        series = (
+            self._call_text(number, batch, sinks is not None) if number >= 0 else f"mask {mask!r}"[:MAX_TEXT]
+        )
         arguments = series if tag is None else f"{series}\ntag {tag}"
         call = self._agreement.begin(
-            "forward", arguments, lambda: self._check_attention(q, k, v, mask), series
+            "forward", arguments, lambda: self._check_attention(q, k, v, mask, sinks), series
         )
         prepared = self._plan.prepared[number]
+        sinks = None if sinks is None else sinks.float()
         if batch is None:
-            out = attend(prepared, q, k, v, self._agreement, ForwardCall(call, series, None))
+            out = attend(prepared, q, k, v, sinks, self._agreement, ForwardCall(call, series, None))
         else:
             outs = [
-                attend(
-                    prepared, q[entry], k[entry], v[entry], self._agreement, ForwardCall(call, series, entry)
-                )
-                for entry in range(batch)
+                attend(prepared, q[n], k[n], v[n], sinks, self._agreement, ForwardCall(call, series, n))
+                for n in range(batch)
             ]
             # under autocast `stack` accepts only float32 and one other dtype
             with torch.autocast(q.device.type, enabled=False):
@@ -347,12 +351,14 @@ class ContextParallel:
         self._agreement.end()
         return out
 
-    def _call_text(self, number: int, batch: int | None) -> str:
+    def _call_text(self, number: int, batch: int | None, with_sinks: bool) -> str:
         """A text of the properties that ranks must share in calls of that mask and batch."""
-        key = number, batch
+        key = number, batch, with_sinks
         if key not in self._call_texts:
             sequences = "one sequence without a batch" if batch is None else f"a batch of {batch}"
-            self._call_texts[key] = f"mask {described([self.masks[number]])}\n{sequences}\n{self._plan_text}"
+            sinks = "sinks" if with_sinks else "no sinks"
+            text = f"mask {described([self.masks[number]])}\n{sequences}\n{sinks}\n{self._plan_text}"
+            self._call_texts[key] = text
         return self._call_texts[key]
 
     def _is_known(self, mask: int | Mask) -> bool:
@@ -365,14 +371,18 @@ class ContextParallel:
     def _mask_number(self, mask: int | Mask) -> int:
         return [own.digest for own in self.masks].index(mask.digest) if isinstance(mask, Mask) else mask
 
-    def _check_attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: int | Mask) -> None:
+    def _check_attention(self, q: Any, k: Any, v: Any, mask: int | Mask, sinks: Any) -> None:
         if not self._is_known(mask):
             raise UserError(
                 f"Argument 'mask' of attention is {mask!r}",
                 why=f"this context has {described(self.masks)}",
                 todo="Give a number from 0, or plan the mask with context_parallel([…]) or cp.with_mask",
             )
-        check_tensors(self._request, self.num_tokens, self.seqlen, self._comm.device, (q, k, v))
+        given = (q, k, v) if sinks is None else (q, k, v, sinks)
+        check_tensors(self._request, self.num_tokens, self.seqlen, self._comm.device, given)
+        if sinks is not None:
+            prepared = self._plan.prepared[self._mask_number(mask)]
+            check_strategy_of_sinks(self._request, prepared, self.strategy)
 
     def _check_shard(self, x: torch.Tensor, dim: int) -> None:
         check_tokens("unshard", x, dim, self.num_tokens, "of this rank", "Give what came from cp.shard")

@@ -24,6 +24,7 @@ from longca.core import UserError
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.call import attend
 from longca.masks import Mask, breaks_graph
+from longca.ops import unfit_sinks
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
@@ -37,11 +38,12 @@ def attention(
     mask: Mask | Sequence[Mask],
     *,
     scale: float | None = None,
+    sinks: Tensor | None = None,
     return_lse: bool = False,
     kernel: str | None = None,
     deterministic: bool = True,
 ) -> Any:
-    """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0.
+    """Attention under a mask. Rows that see no key: out 0, LSE −inf (with sinks: the sink), gradients 0.
 
     On an NVIDIA GPU this runs `band`, or an installed kernel that is faster for such a call in the committed
     records; otherwise a reference in plain torch. Plans are made at a mask's first call for such inputs and
@@ -52,30 +54,38 @@ def attention(
         k, v: (Tk, G, D) alike, H a multiple of G.
         mask: over Tq queries × Tk keys; with a batch, one mask for all entries, or a list of B masks.
         scale: factor on q·k; 1 / √D by default.
-        return_lse: return the log of the row sums of exp(scale·q·k) as well.
+        sinks: (H,), a logit for each query head, as of gpt-oss: exp(sink) is added to the row sums of
+            exp(scale·q·k), so that weights add up to less than 1. bf16, fp16, float32 or float64; computed in
+            the dtype of the LSE.
+        return_lse: return the log of the row sums of exp(scale·q·k), with the sinks, as well.
         kernel: name of the kernel to use, as `longca list kernels` shows them, or "reference".
         deterministic: the same inputs give bit-identical gradients; False also considers faster kernels
             without this guarantee.
 
     Returns:
         out, of the shape and dtype of q; or (out, lse), lse (Tq, H) or (B, Tq, H) in float32 (float64 for
-        float64). Differentiable in q, k and v; `band` and the reference also differentiate the LSE, which is
-        a constant for other kernels.
+        float64). Differentiable in q, k, v and sinks; `band` and the reference also differentiate the LSE,
+        which is a constant for other kernels.
 
     Raises:
         UserError: one line with the problem and the remedy.
     """
     _check(q, k, v, mask, scale)
+    if sinks is not None:
+        if (unfit := unfit_sinks(sinks, q.shape[-2], q.device)) is not None:
+            raise UserError(unfit[0], todo=unfit[1])
+        sinks = sinks.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
     if kernel is not None and not isinstance(kernel, str):
         raise UserError(
             f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all"
         )
     return_lse = bool(return_lse)
+    options = scale, return_lse, kernel, deterministic, sinks
     with autocast_disabled(q.device):
         if q.ndim == 4:
-            results = _attend_entries(q, k, v, _masks(mask, len(q)), scale, return_lse, kernel, deterministic)
+            results = _attend_entries(q, k, v, _masks(mask, len(q)), *options)
         else:
-            results = attend(q, k, v, _masks(mask, 1)[0], scale, return_lse, kernel, deterministic)
+            results = attend(q, k, v, _masks(mask, 1)[0], *options)
     return tuple(results) if return_lse else results[0]
 
 
@@ -89,7 +99,7 @@ def _attend_entries(
     k: Tensor,
     v: Tensor,
     masks: Sequence[Mask],
-    *options: *tuple[float | None, bool, str | None, bool],
+    *options: *tuple[float | None, bool, str | None, bool, Tensor | None],
 ) -> list[Tensor]:
     """The stacked results of `attend` for each entry of a batch."""
     size = len(q)

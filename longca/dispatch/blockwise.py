@@ -15,41 +15,52 @@ from longca.dispatch.autocast import autocast_disabled
 from longca.lowering import all_finite, confined_product, dense_mask
 from longca.masks import Mask, breaks_graph
 from longca.masks.band import K0, K1
+from longca.ops import sinks_gradient
 
 # of a block, over all heads: 4 MiB in float32 stay in a CPU's cache
 MOST_SCORES = {"cpu": 1 << 20, "cuda": 1 << 26}
 FEWEST_ROWS = 16  # of a block, even if that exceeds the limit of scores
 
 
-def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
-    """(out (Tq, H, D), LSE (Tq, H)), differentiable in q, k and v by both. Rows that see no key: out 0, LSE
-    −inf, gradients 0.
+def blockwise_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(out (Tq, H, D), LSE (Tq, H)), differentiable in q, k, v and sinks by both. Rows that see no key: out
+    0, LSE −inf, or the sink; gradients 0.
 
     It computes in float32, or in float64 for float64 inputs, and skips keys that no row of a block sees. Its
     gradients are deterministic if torch's matrix products are.
 
     Args:
         q: (Tq, H, D); k, v: (Tk, G, D), H a multiple of G.
+        sinks: (H,), a logit for each query head, of any dtype: see `longca.ops.sinks`.
     """
-    return _Blockwise.apply(q, k, v, mask, scale)
+    return _Blockwise.apply(q, k, v, sinks, mask, scale)
 
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, mask: Mask, scale: float
+    ) -> tuple[Tensor, Tensor]:
         exact = _exact(q)
         product = _product_for(q, k, v)
         out = torch.zeros_like(q)
         lse = torch.full(q.shape[:2], -math.inf, dtype=exact, device=q.device)
+        if sinks is not None:
+            lse[:] = sinks
         for block in _blocks(mask, q):
             scores = block.scores(q, k, scale)
             of_rows = scores.logsumexp(-1)
+            if sinks is not None:
+                by_row = lse[block.rows].unsqueeze(-1)  # as long as they are those of the sinks alone
+                of_rows = torch.logaddexp(of_rows, block.of_rows(by_row, k.shape[1]).squeeze(-1))
             probabilities = _probabilities(scores, of_rows)
             out[block.rows] = block.joined(
                 product(probabilities, block, block.heads(v[block.keys]), False), k.shape[1]
             ).to(q.dtype)
             lse[block.rows] = block.joined(of_rows.unsqueeze(-1), k.shape[1]).squeeze(-1)
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.save_for_backward(q, k, v, out, lse, sinks)
         ctx.mask = mask
         ctx.scale = scale
         ctx.set_materialize_grads(False)
@@ -60,9 +71,13 @@ class _Blockwise(torch.autograd.Function):
     @breaks_graph
     def backward(ctx, *grad_outputs: Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
         dout, dlse = grad_outputs
-        q, k, v, out, lse = ctx.saved_tensors
+        q, k, v, out, lse, sinks = ctx.saved_tensors
         with autocast_disabled(q.device):
-            return *blockwise_gradients(q, k, v, out, lse, dout, dlse, ctx.mask, ctx.scale), None, None
+            dsinks = None
+            if ctx.needs_input_grad[3]:
+                dsinks = sinks_gradient(out, lse, dout, dlse, sinks).to(sinks.dtype)
+            grads = blockwise_gradients(q, k, v, out, lse, dout, dlse, ctx.mask, ctx.scale)
+            return *grads, dsinks, None, None
 
 
 def blockwise_gradients(
@@ -79,6 +94,7 @@ def blockwise_gradients(
     """(dq, dk, dv) of `blockwise_attention`, in the dtypes of q, k and v; without autograd.
 
     Args:
+        out, lse: with the sinks, if there are any.
         dout, dlse: gradients by the output and by the LSE; None for zeros.
     """
     num_kv_heads = k.shape[1]

@@ -14,7 +14,7 @@ from longca.core import Registry, UserError
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.blockwise import blockwise_attention
 from longca.dispatch.choice import OWN, REFERENCE, cannot, choose
-from longca.kernels import Kernel, Prepared, Problem
+from longca.kernels import Kernel, Prepared, Problem, backward_with_sinks, forward_with_sinks
 from longca.masks import Mask, breaks_graph
 
 
@@ -27,9 +27,12 @@ def attend(
     return_lse: bool,
     name: str | None,
     deterministic: bool,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """(out, lse), or (out,) without `return_lse`; q (Tq, H, D), k and v (Tk, G, D)."""
-    needs_backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    """(out, lse), or (out,) without `return_lse`; q (Tq, H, D), k and v (Tk, G, D), sinks (H,) in the dtype
+    of the LSE."""
+    given = (q, k, v) if sinks is None else (q, k, v, sinks)
+    needs_backward = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     problem = Problem(
         mask, q.shape[1], k.shape[1], q.shape[2], q.dtype, q.device, needs_backward, records_costs=False
     )
@@ -39,13 +42,15 @@ def attend(
             raise UserError(f"Kernel '{name}' takes no float64", todo="Leave `kernel` out")
         name = REFERENCE
     if name is None:
-        name = choose(problem, return_lse, deterministic, math.isclose(factor, 1.0))
+        name = choose(problem, return_lse, deterministic, math.isclose(factor, 1.0), sinks is not None)
     elif name != REFERENCE:
-        problem = problem_for(Registry("kernel").load(name), problem, return_lse, deterministic)
+        kernel = Registry("kernel").load(name)
+        problem = problem_for(kernel, problem, return_lse, deterministic, sinks is not None)
     if name == REFERENCE:
-        return blockwise_attention(q, k, v, mask, problem.scale if scale is None else scale)[: 1 + return_lse]
+        used = problem.scale if scale is None else scale
+        return blockwise_attention(q, k, v, mask, used, sinks)[: 1 + return_lse]
     if name == OWN:
-        return _by_band(q, k, v, mask, scale, return_lse)
+        return _by_band(q, k, v, mask, scale, return_lse, sinks)
     if not math.isclose(factor, 1.0):
         if math.frexp(factor)[0] != 0.5:
             raise UserError(
@@ -54,10 +59,12 @@ def attend(
                 why="it scales by 1 / √D, and q times the rest would be rounded",
             )
         q = q * factor  # a power of two: exact
-    return _by_kernel(q, k, v, Registry("kernel").load(name), problem)[: 1 + return_lse]
+    return _by_kernel(q, k, v, sinks, Registry("kernel").load(name), problem)[: 1 + return_lse]
 
 
-def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> Problem:
+def problem_for(
+    kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool, with_sinks: bool = False
+) -> Problem:
     """The problem for which a requested kernel is prepared.
 
     A kernel that differs from another one only in its gradients has no forward measurements. It still serves
@@ -67,11 +74,11 @@ def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministi
     Raises:
         UserError: the kernel does not support the call.
     """
-    reason = cannot(kernel, problem, return_lse, deterministic)
+    reason = cannot(kernel, problem, return_lse, deterministic, with_sinks)
     if reason is None:
         return problem
     both = replace(problem, needs_backward=True)
-    if not problem.needs_backward and cannot(kernel, both, return_lse, deterministic=False) is None:
+    if not problem.needs_backward and cannot(kernel, both, return_lse, False, with_sinks) is None:
         return both
     raise UserError(
         f"Kernel '{kernel.name}' cannot do this call",
@@ -81,7 +88,7 @@ def problem_for(kernel: Kernel, problem: Problem, return_lse: bool, deterministi
 
 
 def _by_band(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None, return_lse: bool, sinks: Tensor | None
 ) -> tuple[Tensor, ...]:
     from longca.ops.band import band_attention, unusable
 
@@ -91,11 +98,13 @@ def _by_band(
         else x.clone(memory_format=torch.contiguous_format)
         for x in (q, k, v)
     )
-    result = band_attention(q, k, v, mask, scale=scale, return_lse=return_lse)
+    result = band_attention(q, k, v, mask, scale=scale, return_lse=return_lse, sinks=sinks)
     return result if isinstance(result, tuple) else (result,)
 
 
-def _by_kernel(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, problem: Problem) -> tuple[Tensor, ...]:
+def _by_kernel(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, kernel: Kernel, problem: Problem
+) -> tuple[Tensor, ...]:
     """(out, LSE), or (out,) for a kernel that returns no LSE; the LSE is a constant for autograd.
 
     The kernel is prepared at the mask's first call for such inputs, and lives as long as the mask.
@@ -118,6 +127,8 @@ def _by_kernel(q: Tensor, k: Tensor, v: Tensor, kernel: Kernel, problem: Problem
         if q.is_cuda:
             # so that calls on other streams find it written
             torch.cuda.current_stream(q.device).synchronize()
+    if sinks is not None:
+        return _SinksCall.apply(q, k, v, sinks, kept[key])
     return _PreparedCall.apply(q, k, v, kept[key])
 
 
@@ -148,3 +159,29 @@ class _PreparedCall(torch.autograd.Function):
         with torch.enable_grad(), autocast_disabled(prepared.problem.device):
             grads = prepared.backward(ctx.result, prepared.to_layout(dout))
         return *(prepared.from_layout(grad) for grad in grads), None
+
+
+class _SinksCall(torch.autograd.Function):
+    """`_PreparedCall` of a kernel whose result sinks join."""
+
+    @staticmethod
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, prepared: Prepared
+    ) -> tuple[Tensor, Tensor]:
+        result = forward_with_sinks(prepared, q, k, v, sinks)
+        assert result.lse is not None
+        if prepared.problem.needs_backward:
+            ctx.prepared = prepared
+            ctx.result = result
+            ctx.save_for_backward(q, k, v, sinks, result.out)  # so autograd detects in-place changes
+        ctx.mark_non_differentiable(result.lse)
+        return result.out, result.lse
+
+    @staticmethod
+    @once_differentiable
+    @breaks_graph
+    def backward(ctx, *grad_outputs: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.saved_tensors  # noqa: B018  (autograd says so if one of them was written to)
+        prepared = ctx.prepared
+        with autocast_disabled(prepared.problem.device):
+            return *backward_with_sinks(prepared, ctx.result, grad_outputs[0]), None

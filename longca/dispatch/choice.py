@@ -71,7 +71,9 @@ def candidates(problem: Problem, capability: str) -> list[str]:
     return list(lengths[min(lengths, key=lambda length: abs(math.log(int(length) / traits.seqlen_q)))])
 
 
-def choose(problem: Problem, return_lse: bool, deterministic: bool, default_scale: bool) -> str:
+def choose(
+    problem: Problem, return_lse: bool, deterministic: bool, default_scale: bool, with_sinks: bool = False
+) -> str:
     """The name of the fastest correct kernel for this call on this machine; `REFERENCE` if none runs.
 
     Args:
@@ -91,7 +93,11 @@ def choose(problem: Problem, return_lse: bool, deterministic: bool, default_scal
     )
     kernels = [Registry("kernel").load(name) for name in (*names, OWN)]
     name = next(
-        (kernel.name for kernel in kernels if cannot(kernel, problem, return_lse, deterministic) is None),
+        (
+            kernel.name
+            for kernel in kernels
+            if cannot(kernel, problem, return_lse, deterministic, with_sinks) is None
+        ),
         REFERENCE,
     )
     if name == REFERENCE:
@@ -112,7 +118,9 @@ def _warn_of_missing(kernel: Kernel, problem: Problem) -> None:
         )
 
 
-def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool) -> str | None:
+def cannot(
+    kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bool, with_sinks: bool = False
+) -> str | None:
     """The reason why a kernel cannot run this call on this machine; None if it can."""
     if kernel.family == "control" or kernel.name.startswith(AS_RELEASED):
         return "it serves measurements alone"
@@ -121,6 +129,9 @@ def cannot(kernel: Kernel, problem: Problem, return_lse: bool, deterministic: bo
     reason = kernel.available(problem.device.type) or kernel.supports(
         problem.call_spec, problem.mask.traits, problem.device.type
     )
+    if reason is None and with_sinks:
+        reason = kernel.in_parts(problem.call_spec, problem.device.type)
+        reason = None if reason is None else f"sinks cannot join its result: {reason}"
     if reason is None and problem.needs_backward and deterministic and not kernel.deterministic:
         return (
             "the order in which it sums gradients may change from call to call: give deterministic=False "

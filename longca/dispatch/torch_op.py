@@ -22,6 +22,7 @@ from longca.dispatch.blockwise import blockwise_attention, blockwise_gradients
 from longca.dispatch.choice import OWN, cannot
 from longca.kernels import Problem
 from longca.masks import Mask
+from longca.ops import join_sinks, sinks_gradient_op, unfit_sinks
 
 if TYPE_CHECKING:
     from longca.ops.band import BandPlan
@@ -70,43 +71,50 @@ def _masks_of_bytes(content: bytes) -> tuple[Mask, ...]:
     return tuple(masks)
 
 
-def traced_attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def traced_attention(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """(out (B, Tq, H, D), LSE (B, Tq, H)) by `band`, or by the reference where `band` does not run.
 
-    Differentiable in q, k and v, by out and LSE.
+    Differentiable in q, k, v and sinks, by out and LSE.
 
     Args:
         q: (B, Tq, H, D); k, v: (B, Tk, G, D).
         table: of one mask, or of B.
+        sinks: (H,), a logit for each query head.
 
     Raises:
-        UserError: the table's lengths or its number of masks are not those of the tensors.
+        UserError: the table's lengths or its number of masks are not those of the tensors, or these cannot be
+            the sinks.
     """
-    return masked_attention_op(q, k, v, table, scale)
+    if sinks is not None and (unfit := unfit_sinks(sinks, q.shape[-2], q.device)) is not None:
+        raise UserError(unfit[0], todo=unfit[1])
+    return masked_attention_op(q, k, v, table, scale, sinks)
 
 
 @torch.library.custom_op("longca::masked_attention", mutates_args=())
 def masked_attention_op(
-    q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float, sinks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     results = []
     with autocast_disabled(q.device):
         for mask, one_q, one_k, one_v in zip(_entry_masks(q, k, table), q, k, v, strict=True):
             plan = _band_plan(mask, one_q, one_k)
             if plan is None:
-                results.append(blockwise_attention(one_q, one_k, one_v, mask, scale))
+                results.append(blockwise_attention(one_q, one_k, one_v, mask, scale, sinks))
             else:
                 from longca.ops.band import band_forward
 
-                results.append(
-                    band_forward(one_q.contiguous(), one_k.contiguous(), one_v.contiguous(), plan, scale)
-                )
+                result = band_forward(one_q.contiguous(), one_k.contiguous(), one_v.contiguous(), plan, scale)
+                results.append(result if sinks is None else join_sinks(*result, sinks))
     out, lse = (torch.stack(parts) for parts in zip(*results, strict=True))
     return out, lse
 
 
 @masked_attention_op.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     return torch.empty(q.shape, dtype=q.dtype, device=q.device), _lse_memory(q)
 
 
@@ -143,18 +151,22 @@ def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Te
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, table, scale = inputs
-    ctx.save_for_backward(q, k, v, *output, table)
+    q, k, v, table, scale, sinks = inputs
+    ctx.save_for_backward(q, k, v, *output, table, sinks)
     ctx.scale = scale
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
-    q, k, v, out, lse, table = ctx.saved_tensors
+    q, k, v, out, lse, table, sinks = ctx.saved_tensors
     if dout is None and dlse is None:
-        return None, None, None, None, None
+        return (None,) * 6
     grads = masked_attention_backward_op(q, k, v, out, lse, dout, dlse, table, ctx.scale)
-    return *grads, None, None
+    dsinks = None
+    if sinks is not None and ctx.needs_input_grad[5]:
+        rows = (None if x is None else x.flatten(0, 1) for x in (out, lse, dout, dlse))
+        dsinks = sinks_gradient_op(*rows, sinks)
+    return *grads, None, None, dsinks
 
 
 masked_attention_op.register_autograd(_differentiate, setup_context=_save)

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
         Problem,
         missing_modules,
     )
+    from longca.kernels.sinks import backward_with_sinks, forward_with_sinks
 else:
     __getattr__, __dir__ = face(__name__)
 
-__all__ = ["UNIT_ROWS", "Contribution", "Forward", "Kernel", "Prepared", "Problem", "missing_modules"]
+__all__ = [
+    "UNIT_ROWS",
+    "Contribution",
+    "Forward",
+    "Kernel",
+    "Prepared",
+    "Problem",
+    "backward_with_sinks",
+    "forward_with_sinks",
+    "missing_modules",
+]

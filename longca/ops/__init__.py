@@ -1,4 +1,4 @@
-"""The project's own operators on a GPU. Imported only where they run."""
+"""The project's own operators. Those on a GPU are imported only where they run."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from longca.ops import band, fa4_mask_mod, flashmask, spin
     from longca.ops.fa2_sparse import sparse_backward, sparse_forward
     from longca.ops.merge import merge_parts
+    from longca.ops.sinks import join_sinks, sinks_gradient, sinks_gradient_op, unfit_sinks
     from longca.ops.transfer import on_device
     from longca.ops.tuning import flashmask_tuning, sparse_tuning
 else:
@@ -18,10 +19,14 @@ __all__ = [
     "fa4_mask_mod",
     "flashmask",
     "flashmask_tuning",
+    "join_sinks",
     "merge_parts",
     "on_device",
+    "sinks_gradient",
+    "sinks_gradient_op",
     "sparse_backward",
     "sparse_forward",
     "sparse_tuning",
     "spin",
+    "unfit_sinks",
 ]

@@ -50,7 +50,7 @@ def longca_attention(
         attention_mask: the table of `longca_mask`; or a mask for each pair, (B, 1 or H, Tq, Tk); None: causal
             if the layer is, else all keys are visible.
         scaling: factor on q·k; 1 / √D by default.
-        s_aux: (H,), a sink for each head: a further score in each row's softmax, whose value is 0.
+        s_aux: H sinks, one for each head: a further score in each row's softmax, whose value is 0.
         cu_seq_lens_q, cu_seq_lens_k: bounds of packed documents, int (documents + 1,), as for FlashAttention.
             Beside the mask, a token sees only its own document.
         longca_context: of a model that `shard` has prepared; its masks replace `attention_mask`.
@@ -65,14 +65,9 @@ def longca_attention(
     _refuse(module, dropout, softcap, position_bias, options)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     q, k, v = (x.transpose(1, 2) for x in _of_one_dtype(query, key, value))
+    sinks = None if s_aux is None else s_aux.reshape(-1)
     if longca_context is not None:
-        if s_aux is not None:
-            raise UserError(
-                "A sharded model cannot have attention sinks",
-                why="longca.context_parallel returns no row sums",
-                todo="Run it on one rank",
-            )
-        return longca_context.attention(module, q, k, v, scale), None
+        return longca_context.attention(module, q, k, v, scale, sinks), None
     is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     table = as_table(attention_mask)
     if table is None or cu_seq_lens_q is not None:
@@ -81,14 +76,10 @@ def longca_attention(
     head_dim = max(q.shape[-1], v.shape[-1])
     q, k, v = (nn.functional.pad(x, (0, head_dim - x.shape[-1])) for x in (q, k, v))  # zeros change no result
     if torch.compiler.is_compiling():
-        out, lse = traced_attention(q, k, v, table, scale)
+        out, _ = traced_attention(q, k, v, table, scale, sinks)
     else:
         _warn_of_leaks(module, table, options.get("position_ids"))
-        out, lse = _eager(q, k, v, table, scale, needs_lse=s_aux is not None)
-    if s_aux is not None:
-        assert lse is not None
-        share = torch.sigmoid(lse - s_aux.reshape(-1).to(lse.dtype))  # of the keys in the row's softmax
-        out = (out * share.unsqueeze(-1)).to(out.dtype)
+        out = _eager(q, k, v, table, scale, sinks)
     return out[..., :width], None
 
 
@@ -102,20 +93,17 @@ def _of_one_dtype(*tensors: Tensor) -> Sequence[Tensor]:
     return [x.to(dtype) for x in tensors]
 
 
-def _eager(
-    q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float, *, needs_lse: bool
-) -> tuple[Tensor, Tensor | None]:
+def _eager(q: Tensor, k: Tensor, v: Tensor, table: Tensor, scale: float, sinks: Tensor | None) -> Tensor:
     masks = masks_of_table(table)
     default = math.isclose(scale * math.sqrt(q.shape[-1]), 1.0)
-    results = attention(
+    return attention(
         q,
         k,
         v,
         masks[0] if len(masks) == 1 else masks,
         scale=None if default else scale,  # kernels other than `band` accept only the default
-        return_lse=needs_lse,
+        sinks=sinks,
     )
-    return results if needs_lse else (results, None)
 
 
 def _refuse(

@@ -17,17 +17,20 @@ class LayerContext:
         self._cp = cp
         self._layer_types = layer_types
 
-    def attention(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def attention(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scale: float, sinks: Tensor | None
+    ) -> Tensor:
         """(1, L, H, D): attention of this rank's queries to all keys that the layer's mask shows.
 
         Args:
             module: the layer, which knows its type by its number.
             q: (1, L, H, D); k, v: (1, L, G, D).
+            sinks: (H,), whose gradient on this rank is a part: the sum over ranks is the gradient.
         """
         head_dim = q.shape[-1]
         factor = scale * head_dim**0.5  # the context scales by 1 / √D
         q = q if abs(factor - 1) < 1e-9 else q * factor
-        return self._cp.attention(q[0], k[0], v[0], mask=self._number(module))[None]
+        return self._cp.attention(q[0], k[0], v[0], mask=self._number(module), sinks=sinks)[None]
 
     def _number(self, module: Any) -> int:
         """The index of the layer's mask."""

@@ -182,7 +182,7 @@ def test_band_gets_tensors_as_it_can_use_them(monkeypatch: pytest.MonkeyPatch):
     mask = build_mask("causal", seqlen=64)
     assert torch.equal(longca.attention(q, k, v, mask, scale=0.3), q)
     ((q_given, k_given, v_given, options),) = given
-    assert options == {"scale": 0.3, "return_lse": False}
+    assert options == {"scale": 0.3, "return_lse": False, "sinks": None}
     assert q_given.data_ptr() == q.data_ptr() and torch.equal(k_given, k[0]) and torch.equal(v_given, v[0])
     assert all(unusable(x, heads_side_by_side=True) is None for x in (k_given, v_given))
 

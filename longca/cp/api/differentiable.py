@@ -65,17 +65,19 @@ def shape_text(x: Any) -> str:
 def check_tensors(
     request: CpRequest, num_tokens: int, seqlen: int, device: torch.device, tensors: Sequence[torch.Tensor]
 ) -> None:
-    """Raise UserError if q, k and v are not what was planned.
+    """Raise UserError if q, k and v are not what was planned, or sinks are not those of its heads.
 
     Args:
         num_tokens: of this rank.
         seqlen: tokens over all ranks.
         device: of this rank.
-        tensors: q, k and v.
+        tensors: q, k, v, and sinks if there are any.
     """
     import torch
 
-    q, k, v = tensors
+    from longca.ops import unfit_sinks
+
+    q, k, v, *sinks = tensors
     lead = tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
     for name, x, num_heads in (
         ("q", q, request.num_q_heads),
@@ -113,11 +115,27 @@ def check_tensors(
                 why=f"this rank is on {device}",
                 todo="Move it there",
             )
-    if not request.needs_backward and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+    if sinks and (unfit := unfit_sinks(sinks[0], request.num_q_heads, device)) is not None:
+        raise UserError(f"Argument 'sinks' of attention: {unfit[0]}", todo=unfit[1])
+    if not request.needs_backward and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise UserError(
             "Attention is asked for gradients",
             why="it was planned with backward=False",
             todo="Give backward=True to context_parallel, or call it under torch.no_grad()",
+        )
+
+
+def check_strategy_of_sinks(request: CpRequest, prepared: PreparedStrategy, strategy: str) -> None:
+    """Raise UserError if a strategy, or its kernel, takes no sinks."""
+    problem = prepared.problem
+    reason = "the strategy does not add them"
+    if prepared.takes_sinks:
+        reason = request.load_kernel().in_parts(problem.call_spec, problem.device.type)
+    if reason is not None:
+        raise UserError(
+            f"Strategy '{strategy}' with kernel '{request.kernel}' takes no sinks",
+            why=reason,
+            todo="Give another one to context_parallel",
         )
 
 
@@ -143,16 +161,18 @@ def attend(
     q_LHD: torch.Tensor,
     k_LGD: torch.Tensor,
     v_LGD: torch.Tensor,
+    sinks_H: torch.Tensor | None,
     agreement: Agreement,
     call: ForwardCall,
 ) -> torch.Tensor:
     """The output of this rank's queries, L × H × D.
 
     Args:
+        sinks_H: float32, of all query heads.
         agreement: has begun the forward call; backward calls are compared by it as well.
         call: the forward call, by which its backward call is named.
     """
-    return _functions()[0].apply(q_LHD, k_LGD, v_LGD, prepared, agreement, call)
+    return _functions()[0].apply(q_LHD, k_LGD, v_LGD, sinks_H, prepared, agreement, call)
 
 
 def gather_tokens(
@@ -181,18 +201,24 @@ def _functions() -> tuple[Any, Any]:
             q: torch.Tensor,
             k: torch.Tensor,
             v: torch.Tensor,
+            sinks: torch.Tensor | None,
             prepared: PreparedStrategy,
             agreement: Agreement,
             call: ForwardCall,
         ) -> torch.Tensor:
             # some kernels keep a graph of their own
             with agreement.messages(), torch.enable_grad(), torch.autocast(q.device.type, enabled=False):
-                result = prepared.forward(*(x.detach().contiguous() for x in (q, k, v)))
+                q, k, v = (x.detach().contiguous() for x in (q, k, v))
+                if sinks is None:
+                    result = prepared.forward(q, k, v)
+                else:
+                    result = prepared.forward_with_sinks(q, k, v, sinks.detach())
             if any(ctx.needs_input_grad):
                 kept: list[torch.Tensor] = []
                 ctx.prepared = prepared
                 ctx.agreement = agreement
                 ctx.call = call
+                ctx.with_sinks = sinks is not None
                 ctx.result = _map(result, torch.Tensor, lambda x: _put_away(x, kept))
                 ctx.save_for_backward(*kept)
             return result.out
@@ -205,7 +231,11 @@ def _functions() -> tuple[Any, Any]:
             result = _map(ctx.result, _Place, lambda leaf: kept[leaf.number])
             ctx.agreement.begin("backward", ctx.call.of_backward, series=ctx.call.series)
             with ctx.agreement.messages(), torch.autocast(grad_outputs[0].device.type, enabled=False):
-                grads = ctx.prepared.backward(result, grad_outputs[0].contiguous())
+                dout = grad_outputs[0].contiguous()
+                if ctx.with_sinks:
+                    grads = ctx.prepared.backward_with_sinks(result, dout)
+                else:
+                    grads = *ctx.prepared.backward(result, dout), None
             ctx.agreement.end()
             return *grads, None, None, None
 

@@ -29,7 +29,7 @@ from longca.cp.partition.sharding import even_ranges
 from longca.cp.runtime.accumulate import sum_of_costs
 from longca.cp.runtime.head_exchange import HeadExchange, HeadGather
 from longca.cp.schedule.work_partition import describe_chunks
-from longca.kernels import Forward
+from longca.kernels import Forward, backward_with_sinks, forward_with_sinks
 
 if TYPE_CHECKING:
     import torch
@@ -39,17 +39,20 @@ if TYPE_CHECKING:
     from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
     from longca.kernels import Kernel, Prepared, Problem
 
-    Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+    """dq, dk, dv, and in float32 that of the sinks, if there are any"""
 
 
 class LocalAttention(Protocol):
-    """Attention with all tokens and some heads: T × h × D and T × g × D."""
+    """Attention with all tokens and some heads: T × h × D and T × g × D, with h sinks or without."""
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, /
+    ) -> Forward:
         """The output as T × h × D, without a graph, and the inputs of its backward."""
         ...
 
-    def backward(self, saved: Any, dout: torch.Tensor) -> Grads: ...
+    def backward(self, saved: Any, dout: torch.Tensor, /) -> Grads: ...
 
 
 class HeadPipeline:
@@ -76,7 +79,9 @@ class HeadPipeline:
         # over all chunks: ranks with copies of a KV head may return its gradients after different chunks
         self._shared = sum(len(heads) for chunk in chunks for heads in chunk.leaving) > self._num_kv_heads
 
-    def forward(self, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> Forward:
+    def forward(
+        self, q_LHD: torch.Tensor, k_LGD: torch.Tensor, v_LGD: torch.Tensor, sinks_H: torch.Tensor | None
+    ) -> Forward:
         """The output L × H × D, and in `saved` the inputs of each chunk's backward.
 
         There is no LSE: it belongs to this rank's heads, and returning it would be unnecessary traffic.
@@ -94,14 +99,21 @@ class HeadPipeline:
             q, *received = in_flight.pop(0).wait()
             if chunk.arriving[self._exchange.index]:
                 keys = received
-            local = Forward(q) if call is None else call.forward(q, *keys)  # q is empty without a call
+            local = Forward(q)  # empty without a call
+            if call is not None:
+                k, v = keys
+                local = call.forward(q, k, v, None if sinks_H is None else sinks_H[self._own_heads(chunk)])
             saved.append(local.saved)
             gather.post([local.out], [chunk.q])
             gather.collect(but_last=1)
-        return Forward(*gather.result(), saved=saved)
+        return Forward(*gather.result(), saved=(saved, sinks_H is not None))
 
-    def backward(self, saved: Sequence[Any], dout_LHD: torch.Tensor) -> Grads:
-        """(dq L × H × D, dk and dv L × G × D)."""
+    def backward(self, saved: Any, dout_LHD: torch.Tensor) -> Grads:
+        """(dq L × H × D, dk and dv L × G × D, that of the sinks: (H,), 0 for heads of other ranks)."""
+        import torch
+
+        of_chunks, with_sinks = saved
+        dsinks = dout_LHD.new_zeros(self._num_q_heads, dtype=torch.float32) if with_sinks else None
         in_flight = [
             self._exchange.to_heads((dout_LHD,), (chunk.q,), number)
             for number, chunk in enumerate(self._chunks)
@@ -109,16 +121,23 @@ class HeadPipeline:
         counts = self._num_q_heads, self._num_kv_heads, self._num_kv_heads
         gather = HeadGather(self._exchange, counts, (False, self._shared, self._shared), dout_LHD)
         sums = _KvHeadSums()
-        for chunk, call, kept in zip(self._chunks, self._calls, saved, strict=True):
+        for chunk, call, kept in zip(self._chunks, self._calls, of_chunks, strict=True):
             (dout,) = in_flight.pop(0).wait()
             grads = [dout, dout, dout]  # empty without a call
             if call is not None:
-                dq, *of_keys = call.backward(kept, dout)
-                grads = [dq, *sums.add(of_keys, leaving=bool(chunk.leaving[self._exchange.index]))]
+                dq, dk, dv, of_sinks = call.backward(kept, dout)
+                if dsinks is not None and of_sinks is not None:
+                    dsinks[self._own_heads(chunk)] = of_sinks
+                grads = [dq, *sums.add((dk, dv), leaving=bool(chunk.leaving[self._exchange.index]))]
             gather.post(grads, [chunk.q, chunk.leaving, chunk.leaving])
             gather.collect(but_last=1)
         dq, dk, dv = gather.result()
-        return dq, dk, dv
+        return dq, dk, dv, dsinks
+
+    def _own_heads(self, chunk: HeadChunk) -> slice:
+        """The query heads of a chunk that this rank computes."""
+        heads = chunk.q[self._exchange.index]
+        return slice(heads.start, heads.stop)
 
 
 class _KvHeadSums:
@@ -144,7 +163,34 @@ class _KvHeadSums:
         return [total.to(grad.dtype) for total, grad in zip(totals, grads, strict=True)]
 
 
-class PreparedHeads(PreparedStrategy):
+class PreparedByHeads(PreparedStrategy):
+    """A strategy whose attention takes the sinks of the heads that the rank computes."""
+
+    takes_sinks = True
+    _attention: LocalAttention
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        return self._attention.forward(q.detach(), k.detach(), v.detach(), None)
+
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self._attention.backward(forward.saved, dout.detach())[:3]
+
+    def forward_with_sinks(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks_H: torch.Tensor
+    ) -> Forward:
+        return self._attention.forward(q.detach(), k.detach(), v.detach(), sinks_H.detach())
+
+    def backward_with_sinks(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        dq, dk, dv, dsinks = self._attention.backward(forward.saved, dout.detach())
+        assert dsinks is not None, "the result is one of forward_with_sinks"
+        return dq, dk, dv, dsinks
+
+
+class PreparedHeads(PreparedByHeads):
     """A strategy that splits only heads: each rank runs the whole sequence by itself, chunk by chunk."""
 
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition) -> None:
@@ -161,7 +207,7 @@ class PreparedHeads(PreparedStrategy):
         exchange.reserve(chunks, problem)
         receive_buffers.allocate()
         calls = self._prepare_calls(work, problem, kernel, comm.rank)
-        self._pipeline = HeadPipeline(exchange, chunks, calls, problem.needs_backward)
+        self._attention = HeadPipeline(exchange, chunks, calls, problem.needs_backward)
         self.costs |= sum_of_costs(
             {id(call.prepared): call.prepared for call in calls if call is not None}.values()
         )
@@ -200,14 +246,6 @@ class PreparedHeads(PreparedStrategy):
             self.notes.append(f"rank {rank} has no heads")
         return calls
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        return self._pipeline.forward(q.detach(), k.detach(), v.detach())
-
-    def backward(
-        self, forward: Forward, dout: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self._pipeline.backward(forward.saved, dout.detach())
-
 
 class HeadCall:
     """A kernel on all tokens and some heads: T × h × D and T × g × D, with heads as received by the rank."""
@@ -224,18 +262,29 @@ class HeadCall:
         )
         """the received head for each KV head of the kernel, if the kernel repeats some"""
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        local = self.prepared.forward(*map(self.prepared.to_layout, (q, self._expand(k), self._expand(v))))
-        return Forward(
-            self.prepared.from_layout(local.out).detach(),
-            saved=local if self.prepared.problem.needs_backward else None,
-        )
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+    ) -> Forward:
+        k = self._expand(k)
+        v = self._expand(v)
+        if sinks is not None:
+            local = forward_with_sinks(self.prepared, q, k, v, sinks)
+            out = local.out
+        else:
+            local = self.prepared.forward(*map(self.prepared.to_layout, (q, k, v)))
+            out = self.prepared.from_layout(local.out).detach()
+        needs_backward = self.prepared.problem.needs_backward
+        return Forward(out, saved=(local, sinks is not None) if needs_backward else None)
 
-    def backward(self, saved: Forward, dout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        dq, dk, dv = map(
-            self.prepared.from_layout, self.prepared.backward(saved, self.prepared.to_layout(dout))
-        )
-        return dq, self._fold(dk), self._fold(dv)
+    def backward(self, saved: Any, dout: torch.Tensor) -> Grads:
+        local, with_sinks = saved
+        if with_sinks:
+            dq, dk, dv, dsinks = backward_with_sinks(self.prepared, local, dout)
+        else:
+            dsinks = None
+            grads = self.prepared.backward(local, self.prepared.to_layout(dout))
+            dq, dk, dv = map(self.prepared.from_layout, grads)
+        return dq, self._fold(dk), self._fold(dv), dsinks
 
     def _expand(self, x_TgD: torch.Tensor) -> torch.Tensor:
         return x_TgD if self._copies is None else x_TgD.index_select(1, self._copies)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.cp.contract import PreparedStrategy, TokenShard
+from longca.cp.contract import TokenShard
 from longca.cp.runtime.accumulate import (
     DqAccumulator,
     LocalCall,
@@ -38,7 +38,7 @@ from longca.cp.runtime.accumulate import (
 )
 from longca.cp.runtime.dkv_reduce import DkvReduce
 from longca.cp.runtime.head_exchange import HeadExchange
-from longca.cp.runtime.head_pipeline import HeadPipeline
+from longca.cp.runtime.head_pipeline import HeadPipeline, PreparedByHeads
 from longca.cp.runtime.kv_exchange import KvExchange
 from longca.cp.schedule.planner import step_masks
 from longca.cp.schedule.work_partition import describe_chunks
@@ -49,11 +49,10 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
+    from longca.cp.runtime.head_pipeline import Grads
     from longca.cp.schedule.plan import Plan
-    from longca.kernels import Contribution, Kernel, Problem
-
-    Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     from longca.cp.schedule.work_partition import WorkPartition
+    from longca.kernels import Contribution, Kernel, Problem
 
 
 @dataclass(frozen=True)
@@ -181,8 +180,12 @@ class PlanAttention:
         earlier steps are collective."""
         self.steps = LocalSteps(self.plan, self._rank, self._problem, kernel)
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+    ) -> Forward:
         import torch
+
+        from longca.ops import join_sinks
 
         with torch.no_grad():
             exchange = self._kv_exchange.start(k, v)
@@ -194,14 +197,19 @@ class PlanAttention:
                 total.add()
             exchange.finish()
             out, lse = total.result()
-            return Forward(out, lse, (q, k, v, out, lse) if self._problem.needs_backward else None)
+            if sinks is not None:
+                out, lse = join_sinks(out, lse, sinks)
+            return Forward(out, lse, (q, k, v, out, lse, sinks) if self._problem.needs_backward else None)
 
     def backward(self, saved: Any, dout: torch.Tensor) -> Grads:
-        """(dq, dk, dv). Keys are exchanged again, and their gradients are sent directly to their owner."""
+        """(dq, dk, dv, that of the sinks). Keys are exchanged again, and their gradients are sent directly to
+        their owner."""
         import torch
 
+        from longca.ops import sinks_gradient
+
         assert self._dkv_reduce is not None
-        q, k, v, out, lse = saved
+        q, k, v, out, lse, sinks = saved
         with torch.no_grad():
             exchange = self._kv_exchange.start(k, v)
             reduce = self._dkv_reduce.start(k, v)
@@ -222,10 +230,11 @@ class PlanAttention:
                     reduce.post(number, dk, dv)
                 total_dq.add()
             exchange.finish()
-            return total_dq.result(), *reduce.finish()
+            dsinks = None if sinks is None else sinks_gradient(out, lse, dout, None, sinks)
+            return total_dq.result(), *reduce.finish(), dsinks
 
 
-class PreparedPlan(PreparedStrategy):
+class PreparedPlan(PreparedByHeads):
     """A strategy that splits keys, and optionally heads."""
 
     def __init__(
@@ -265,9 +274,10 @@ class PreparedPlan(PreparedStrategy):
         receive_buffers.allocate()
         for part in parts.values():
             part.prepare(kernel)
-        self._attention: PlanAttention = calls[0]
-        self._pipeline = (
-            HeadPipeline(exchange, chunks, calls, problem.needs_backward) if exchange is not None else None
+        self._attention = (
+            HeadPipeline(exchange, chunks, calls, problem.needs_backward)
+            if exchange is not None
+            else calls[0]
         )
         self._count(list(parts.values()), calls, planning_ms)
         self.notes = [
@@ -298,15 +308,4 @@ class PreparedPlan(PreparedStrategy):
         }
         self.notes += dict.fromkeys(
             [f"tokens: {parts[0].plan.sharding.name}", *(note for one in prepared for note in one.notes)]
-        )
-
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        q, k, v = (x.detach() for x in (q, k, v))
-        return self._attention.forward(q, k, v) if self._pipeline is None else self._pipeline.forward(q, k, v)
-
-    def backward(
-        self, forward: Forward, dout: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return (self._attention if self._pipeline is None else self._pipeline).backward(
-            forward.saved, dout.detach()
         )

@@ -21,6 +21,7 @@ from longca.ops.band.checks import check_device, check_inputs, check_result, che
 from longca.ops.band.config import BandKernel
 from longca.ops.band.plan import BandPlan, plan_band_attention
 from longca.ops.band.torch_op import band_forward_op, flatten
+from longca.ops.sinks import join_sinks, unfit_sinks
 
 __all__ = ["BandPlan", "band_attention", "band_backward", "band_forward", "plan_band_attention"]
 
@@ -32,17 +33,20 @@ def band_attention(
     mask: Mask | BandPlan,
     *,
     scale: float | None = None,
+    sinks: Tensor | None = None,
     return_lse: bool = False,
     initial: tuple[Tensor, Tensor] | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention under a mask. Rows that see no key: out 0, LSE −inf, gradients 0. Differentiable in q, k and
-    v, by out and LSE.
+    """Attention under a mask. Rows that see no key: out 0, LSE −inf (with sinks: the sink), gradients 0.
+    Differentiable in q, k, v and sinks, by out and LSE.
 
     Args:
         mask: a plan, or a mask. The plan of a mask is made at its first use and lives as long as the mask.
             torch.compile needs a plan.
         scale: factor on q·k, positive; 1 / √D by default.
+        sinks: (Hq,), a logit for each query head, of any float dtype: exp(sink) is added to the sum of each
+            row, after the keys of `initial`.
         initial: (out, LSE) of the same queries over other keys, both float32; the result then covers both
             sets of keys. Both are constants for autograd; gradients of q, k, v are correct for the LSE over
             all keys.
@@ -56,14 +60,17 @@ def band_attention(
         ValueError: what does not fit, and how to mend it.
     """
     plan = mask if isinstance(mask, BandPlan) else _plan_of(mask, q, k)
-    needs_grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if sinks is not None and (unfit := unfit_sinks(sinks, plan.num_q_heads, q.device)) is not None:
+        raise ValueError(f"{unfit[0]}: {unfit[1]}")
+    inputs = (q, k, v) if sinks is None else (q, k, v, sinks)
+    needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     if needs_grad and BandKernel.DKDV not in plan.kernels:
         raise ValueError(
             "the plan is for the forward pass alone, and an input requires gradients: make it with "
             "needs_backward=True"
         )
-    if not eager.is_eager(q, k, v):
-        out, lse = _by_operator(q, k, v, plan, scale, initial, out_dtype)
+    if not eager.is_eager(*inputs):
+        out, lse = _by_operator(q, k, v, sinks, plan, scale, initial, out_dtype)
     else:
         flat_q = q
         flat_k = k
@@ -74,11 +81,15 @@ def band_attention(
         if initial is not None:
             initial = flat_initial(q, initial)
         if needs_grad:
-            out, lse = eager.BandAttention.apply(flat_q, flat_k, flat_v, plan, scale, initial, out_dtype)
+            out, lse = eager.BandAttention.apply(
+                flat_q, flat_k, flat_v, sinks, plan, scale, initial, out_dtype
+            )
         else:
             out, lse = eager.forward(
                 flat_q, flat_k, flat_v, plan, scale, initial=initial, out_dtype=out_dtype
             )
+            if sinks is not None:
+                out, lse = join_sinks(out, lse, sinks)
     if q.ndim != 3:
         out = out.view(q.shape)
         lse = lse.view(q.shape[:-1])
@@ -89,6 +100,7 @@ def _by_operator(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    sinks: Tensor | None,
     plan: BandPlan,
     scale: float | None,
     initial: tuple[Tensor, Tensor] | None,
@@ -108,6 +120,7 @@ def _by_operator(
         checked_scale(plan, scale),
         *(flat_initial(q, initial) if initial is not None else (None, None)),
         out_dtype or q.dtype,
+        sinks,
     )
 
 
@@ -127,6 +140,9 @@ def band_forward(
     Args:
         initial: as in `band_attention`.
         into: contiguous (out, LSE) to write to instead; may be the initial ones.
+
+    For sinks see `longca.ops.join_sinks`, and `sinks_gradient`; `band_backward` takes the joined output and
+    LSE.
     """
     return eager.forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype, into=into)
 

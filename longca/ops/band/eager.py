@@ -29,6 +29,7 @@ from longca.ops.band.checks import (
 from longca.ops.band.launch import backward_inputs, backward_memory, launch_backward, launch_forward
 from longca.ops.band.plan import BandPlan, DqTarget
 from longca.ops.band.torch_op import band_backward_op, flatten
+from longca.ops.sinks import join_sinks, sinks_gradient_op
 
 PLAIN = frozenset((Tensor, Parameter))
 
@@ -180,7 +181,7 @@ def _known_by(*tensors: Tensor) -> list[Hashable]:
 
 
 class BandAttention(torch.autograd.Function):
-    """Band attention for autograd: (out, LSE), differentiable once in q, k and v."""
+    """Band attention for autograd: (out, LSE), differentiable once in q, k, v and sinks."""
 
     @staticmethod
     def forward(
@@ -188,13 +189,16 @@ class BandAttention(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        sinks: Tensor | None,
         plan: BandPlan,
         scale: float | None,
         initial: tuple[Tensor, Tensor] | None,
         out_dtype: torch.dtype | None,
     ) -> tuple[Tensor, Tensor]:
         out, lse = forward(q, k, v, plan, scale, initial=initial, out_dtype=out_dtype)
-        ctx.save_for_backward(q, k, v, out, lse)
+        if sinks is not None:
+            out, lse = join_sinks(out, lse, sinks)
+        ctx.save_for_backward(q, k, v, out, lse, sinks)
         ctx.plan = plan
         ctx.scale = scale
         ctx.set_materialize_grads(False)
@@ -206,8 +210,9 @@ class BandAttention(torch.autograd.Function):
         ctx: Any, dout: Tensor | None, dlse: Tensor | None
     ) -> tuple[Any, ...]:
         if dout is None and dlse is None:
-            return (None,) * 7
-        q, k, v, out, lse = ctx.saved_tensors
+            return (None,) * 8
+        q, k, v, out, lse, sinks = ctx.saved_tensors
+        dsinks = sinks_gradient_op(out, lse, dout, dlse, sinks) if ctx.needs_input_grad[3] else None
         dout = torch.zeros_like(out, dtype=q.dtype) if dout is None else dout
         # the operator raises the error that there is no second derivative
         if torch.is_grad_enabled() or not is_eager(q, k, v, dout):
@@ -217,4 +222,4 @@ class BandAttention(torch.autograd.Function):
         else:
             dlse = None if dlse is None else dlse.contiguous()
             grads = backward(q, k, v, out, lse, as_usable(dout.to(q.dtype)), ctx.plan, ctx.scale, dlse=dlse)
-        return *grads, None, None, None, None
+        return *grads, dsinks, None, None, None, None

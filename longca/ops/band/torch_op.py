@@ -16,6 +16,7 @@ from longca.ops.band.config import BandKernel, TileConfig
 from longca.ops.band.launch import backward_memory, launch_backward, launch_forward
 from longca.ops.band.plan import BandPlan, DqTarget
 from longca.ops.band.tables.schedule import NUMBERS, TABLES, TileSchedule
+from longca.ops.sinks import join_sinks, sinks_gradient_op
 
 CONFIG = tuple(field.name for field in fields(TileConfig))
 # of one kernel
@@ -63,6 +64,7 @@ def band_forward_op(
     initial_out: Tensor | None,
     initial_lse: Tensor | None,
     out_dtype: torch.dtype,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     check_layout(q=q, k=k, v=v)
     out, lse = _forward_memory(q, out_dtype)
@@ -72,7 +74,7 @@ def band_forward_op(
         else (initial_out.contiguous(), initial_lse.contiguous())
     )
     launch_forward(q, k, v, unflatten(tables, numbers, q, k), scale, out=out, lse=lse, initial=initial)
-    return out, lse
+    return (out, lse) if sinks is None else join_sinks(out, lse, sinks)
 
 
 @band_forward_op.register_fake
@@ -86,6 +88,7 @@ def _(
     initial_out: Tensor | None,
     initial_lse: Tensor | None,
     out_dtype: torch.dtype,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     return _forward_memory(q, out_dtype)
 
@@ -147,16 +150,17 @@ def _forward_memory(q: Tensor, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, tables, numbers, scale, *_ = inputs
-    ctx.save_for_backward(q, k, v, *output, *tables)
+    q, k, v, tables, numbers, scale, *_, sinks = inputs
+    ctx.save_for_backward(q, k, v, sinks, *output, *tables)
     ctx.numbers = numbers
     ctx.scale = scale
     ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
-    q, k, v, out, lse, *tables = ctx.saved_tensors
+    q, k, v, sinks, out, lse, *tables = ctx.saved_tensors
     grads: tuple[Tensor | None, ...] = (None, None, None)
+    dsinks = None
     if dout is not None or dlse is not None:
         grads = band_backward_op(
             q,
@@ -170,7 +174,9 @@ def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[
             ctx.numbers,
             ctx.scale,
         )
-    return *grads, [None] * len(tables), None, None, None, None, None
+        if sinks is not None:
+            dsinks = sinks_gradient_op(out, lse, dout, dlse, sinks)
+    return *grads, [None] * len(tables), None, None, None, None, None, dsinks
 
 
 band_forward_op.register_autograd(_differentiate, setup_context=_save)

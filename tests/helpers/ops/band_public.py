@@ -71,20 +71,23 @@ def main(
 ) -> None:
     setting = Setting(device, dtype, compiler, whole)
     others = (some_gradients, keeps, batches, ignores_autocast, registers, copies) if whole else ()
-    for test in (gradients, carries, compiles, layouts, refuses, refuses_what_is_added, *others):
+    for test in (gradients, carries, compiles, joins_sinks, layouts, refuses, refuses_what_is_added, *others):
         print(test.__name__, flush=True)
         test(setting)
 
 
 def reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask = MASK
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask = MASK, sinks: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, LSE) in float64, differentiable. Rows without keys have LSE 0 here, so that a loss can use it."""
+    """(out, LSE) in float64, differentiable. Rows without keys or sinks have LSE 0 here, so that a loss can
+    use it."""
     visible = torch.from_numpy(mask.dense()).to(q.device)
     k, v = (x.double().repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q.double(), k) * q.shape[-1] ** -0.5
     weights = scores.exp() * visible
     total = weights.sum(-1)
+    if sinks is not None:
+        total = total + sinks.double().exp()[:, None]
     total = torch.where(total > 0, total, 1.0)
     return torch.einsum("hqk,khd->qhd", weights / total[..., None], v), total.log().T
 
@@ -236,6 +239,47 @@ def compiles(setting: Setting) -> None:
         raise AssertionError("a mask was compiled")
 
 
+def joins_sinks(setting: Setting) -> None:
+    """Sinks join the sum of each row, also those without keys: eagerly, in one compiled graph, beside carried
+    keys, and without gradients."""
+    plan = setting.plan()
+    q, k, v, dout = setting.inputs
+    sinks = torch.tensor([0.5, -3.0, 2.0, -float("inf")], device=setting.device)
+
+    def step(*x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return band_attention(*x[:3], plan, sinks=x[3], return_lse=True)  # type: ignore[return-value]
+
+    torch._dynamo.reset()
+    right = [*setting.leaves(), sinks.clone().requires_grad_()]
+    right_out, right_lse = reference(*right[:3], sinks=right[3])
+    wanted = torch.autograd.grad(loss_of(right_out, right_lse, dout), right)
+    for call in (step, torch.compile(step, fullgraph=True, backend=setting.compiler)):
+        leaves = [*setting.leaves(), sinks.clone().requires_grad_()]
+        out, lse = call(*leaves)
+        setting.near(out, right_out)
+        setting.near(lse[:60], right_lse[:60])
+        assert (out[60:] == 0).all() and torch.equal(lse[60:], sinks.expand(10, -1))
+        for grad, expected in zip(torch.autograd.grad(loss_of(out, lse, dout), leaves), wanted, strict=True):
+            setting.near(grad, expected)
+    with torch.no_grad():
+        assert torch.equal(step(q, k, v, sinks)[0], out)
+    plans = [setting.plan(MASK.crop((0, 70), cols)) for cols in ((0, 41), (41, 90))]
+    known = band_attention(q, k[:41], v[:41], plans[0], return_lse=True, out_dtype=torch.float32)
+    carried = band_attention(q, k[41:], v[41:], plans[1], initial=known, sinks=sinks)
+    setting.near(carried, right_out)
+    tables, numbers = flatten(plan)
+    rest = (tables, numbers, 0.125, None, None, q.dtype)
+    demands = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(band_forward_op, (*leaves[:3], *rest, leaves[3]), test_utils=demands)
+    check_refusals(
+        [
+            ("a logit for each query head", lambda: band_attention(q, k, v, plan, sinks=sinks[:3])),
+            ("sinks must be a tensor", lambda: band_attention(q, k, v, plan, sinks=0.5)),  # type: ignore[arg-type]
+            ("sinks must be bf16", lambda: band_attention(q, k, v, plan, sinks=sinks.int())),
+        ]
+    )
+
+
 def ignores_autocast(setting: Setting) -> None:
     plan = setting.plan()
     results = []
@@ -257,7 +301,7 @@ def registers(setting: Setting) -> None:
     """Torch's demands on an operator: schema, fake tensors, autograd, tracing."""
     tables, numbers = flatten(setting.plan())
     q, k, v, dout = setting.inputs
-    forward = (q, k, v, tables, numbers, 0.125, None, None, q.dtype)
+    forward = (q, k, v, tables, numbers, 0.125, None, None, q.dtype, None)
     out, lse = band_forward_op(*forward)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     torch.library.opcheck(band_forward_op, (*setting.leaves(), *forward[3:]), test_utils=tests[:3])
