@@ -52,6 +52,13 @@ def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
 Build = tuple[triton.JITFunction, list[str], dict[str, int], int]  # kernel, types, constants, most registers
 RESULTS = ((0, "*bf16"), (1, "*fp32"), (1, "*bf16"), (0, "*fp32"))  # (whether merged with initial ones, type)
 
+# of head dim 64, tiles that may be chosen: 2 stages, and 192 rows
+OTHER_FORWARD = (
+    (128, 8, 2, 1, 32, 2, RESULTS[:1]),
+    (128, 8, 3, 1, 32, 2, RESULTS),
+    (128, 8, 3, 1, 32, 3, RESULTS[:1]),
+)
+
 
 def builds(direction: str, head_dim: int) -> Iterator[Build]:
     return forward_builds(head_dim) if direction == "forward" else backward_builds(head_dim)
@@ -66,7 +73,7 @@ def forward_builds(head_dim: int) -> Iterator[Build]:
         (64, 8, 2, 2, 0, chosen, RESULTS),
         (64, 1, 1, 1, 0, 3, RESULTS),
         (128, 1, 2, 1, 32, chosen, RESULTS),
-        *([(128, 8, 2, 1, 32, 2, RESULTS[:1]), (128, 8, 3, 1, 32, 2, RESULTS)] if head_dim == 64 else []),
+        *(OTHER_FORWARD if head_dim == 64 else []),
     ):
         tiles = [
             boxes(64 // pack, pack, head_dim),

@@ -24,6 +24,7 @@ from longca.ops.band.launches import Launches
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.schedule import NARROW, SLOT, TileSpec
 from tests.helpers.kernels.plain_attention import plain_attention
+from tests.helpers.kernels.random_bands import random_bands
 from tests.helpers.ops.interpreted import let_loops_run
 from tests.ops.gluon.language import settings
 
@@ -278,6 +279,13 @@ def check_other_tiles(seed: int) -> None:
         check(f"{tiles}, {name}", masks()[name], heads, "two kernels", seed, OTHER_TILES[tiles])
 
 
+def check_random(seed: int) -> None:
+    """Random bands in each way, with two and with one KV head."""
+    for number, way in enumerate(WAYS):
+        mask = random_bands(seed * len(WAYS) + number, 290 + 31 * number, 330 - 45 * number, 3)
+        check(mask.name, mask, (4, 2) if number % 2 else (2, 1), way, seed)
+
+
 def main(some: str, first: int, count: int, head_dim: int = 128) -> None:
     HEAD_DIM.set(head_dim)
     torch.cuda.get_device_properties = lambda device: type("Properties", (), {"multi_processor_count": 3})()
@@ -292,6 +300,7 @@ def main(some: str, first: int, count: int, head_dim: int = 128) -> None:
         check_stores(seed, some)
         if head_dim == 64:
             check_other_tiles(seed)
+            check_random(seed)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue
