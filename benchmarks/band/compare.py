@@ -20,7 +20,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -169,9 +169,19 @@ def fill_cache(kernel: str, case: Case) -> None:
         torch.cuda.empty_cache()
 
 
-def measured(case: Case, device: torch.device) -> list[Record]:
+def measured(
+    case: Case,
+    device: torch.device,
+    prepare: Callable[[str, Case, Mask, torch.device], Prepared] = ready,
+    exact: Collection[str] = (),
+) -> list[Record]:
     """Measures all kernels of a case and returns a record for each. An exception becomes the record's
-    reason."""
+    reason.
+
+    Args:
+        prepare: prepares a kernel by its name.
+        exact: kernels that are compared with float64, as the first one is.
+    """
     mask = cell_mask(case.cell(OURS))
     cell = case.cell(OURS)
     inputs = make_inputs(cell, device)
@@ -181,9 +191,9 @@ def measured(case: Case, device: torch.device) -> list[Record]:
     judge = Judge(case, mask, inputs, device)
 
     def ask(kernel: str) -> None:
-        prepared = ready(kernel, case, mask, device)
+        prepared = prepare(kernel, case, mask, device)
         calls[kernel] = call = judge.call(prepared)
-        judge.check(kernel, prepared, call())
+        judge.check(prepared, call(), kernel in exact)
 
     def warm_up(
         kernel: str,
@@ -235,14 +245,15 @@ class Judge:
         forward = prepared.forward(q, k, v)
         return lambda: prepared.backward(forward, dout)
 
-    def check(self, kernel: str, prepared: Prepared, results: tuple[torch.Tensor, ...]) -> None:
-        """Checks the first kernel's result against float64, and every other one against the first.
+    def check(self, prepared: Prepared, results: tuple[torch.Tensor, ...], exact: bool) -> None:
+        """Checks the first kernel's result, and any that must be exact, against float64, and every other one
+        against the first.
 
         Raises:
             ValueError: the result is wrong.
         """
         tensors = [prepared.from_layout(x) for x in results]
-        if self._right is not None:
+        if self._right is not None and not exact:
             for first, right in zip(tensors, self._right, strict=True):
                 distance = torch.linalg.vector_norm(first.float() - right.float()) / torch.linalg.vector_norm(
                     right.float()

@@ -47,12 +47,13 @@ def split_variant(variant: str) -> tuple[str, dict[str, Any]]:
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask) -> Call:
     """Returns a call of the Hopper kernel that computes (out, LSE)."""
     from longca.ops.band import band_forward, plan_band_attention
-    from longca.ops.band.config import PORTABLE_TILES, SM90_FORWARD, SM90_FORWARD_SHORT_BLOCKS, BandKernel
+    from longca.ops.band.config import PORTABLE_TILES, SM90_TILES, BandKernel
     from longca.ops.band.plan import mean_block
 
     short = (mean_block(mask, keys=True) or 128) % 128 != 0
+    hopper = SM90_TILES[q.shape[2]]
     tiles = PORTABLE_TILES[q.shape[2]] | {
-        BandKernel.FORWARD: SM90_FORWARD_SHORT_BLOCKS if short else SM90_FORWARD
+        BandKernel.FORWARD: hopper.forward_short_blocks if short else hopper.forward
     }
     plan = plan_band_attention(
         mask,
@@ -67,18 +68,20 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Mask) -> Ca
 
 
 def backward(variant: str, q, k, v, out, lse, dout, mask: Mask) -> Call:
-    """Returns a call that computes (dq, dk, dv) in the variant's way, of head dim 128."""
+    """Returns a call that computes (dq, dk, dv) in the variant's way."""
     from longca.ops.band import band_backward, plan_band_attention
-    from longca.ops.band.config import PORTABLE_TILES, SM90_DKDV, SM90_DQ, SM90_FUSED, BandKernel
+    from longca.ops.band.config import PORTABLE_TILES, SM90_TILES, BandKernel
 
     way, fields = split_variant(variant)
-    tiles = dict(PORTABLE_TILES[128])
+    head_dim = q.shape[2]
+    tiles = dict(PORTABLE_TILES[head_dim])
+    hopper = SM90_TILES[head_dim]
     if way == TWO_KERNELS:
-        tiles |= {BandKernel.DKDV: replace(SM90_DKDV, **fields), BandKernel.DQ: SM90_DQ}
+        tiles |= {BandKernel.DKDV: replace(hopper.dkdv, **fields), BandKernel.DQ: hopper.dq}
     else:
-        tiles[BandKernel.DKDV] = replace(SM90_FUSED, in_order=FUSED[way], **fields)
+        tiles[BandKernel.DKDV] = replace(hopper.fused, in_order=FUSED[way], **fields)
         del tiles[BandKernel.DQ]
     plan = plan_band_attention(
-        mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=128, device=q.device, tiles=tiles
+        mask, num_q_heads=q.shape[1], num_kv_heads=k.shape[1], head_dim=head_dim, device=q.device, tiles=tiles
     )
     return lambda: band_backward(q, k, v, out, lse, dout, plan)

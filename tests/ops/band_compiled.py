@@ -2,8 +2,8 @@
 
     python -m tests.ops.band_compiled few|whole forward|backward|portable...
 
-Each build of a Hopper kernel is printed with what its threads take, and compared with `band_builds.json`,
-where the versions of Triton stand for which all builds were compiled.
+Each build of a Hopper kernel is printed with what its threads take, and compared with `band_builds.json`, or
+for head dim 64 with `band_builds_64.json`, where the versions of Triton stand for which builds were compiled.
 """
 
 import io
@@ -26,6 +26,7 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from longca.ops.band.config import SM90_TILES
 from longca.ops.band.launches import OPTIONS
 from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel
 from longca.ops.band.sm90.bwd_dq import dq_kernel
@@ -39,7 +40,10 @@ from tools.assembler import assembler_command
 SHARED_BYTES = 232448  # of a multiprocessor of sm_90, for one program
 NAME = r"%[\w#-]+"
 # Triton's version → build → [registers, bytes spilled in stores, in loads], each of a thread
-TAKEN = json.loads((Path(__file__).parent / "band_builds.json").read_text(encoding="utf-8"))
+TAKEN = [
+    json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    for name in ("band_builds.json", "band_builds_64.json")
+]
 
 
 def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
@@ -48,76 +52,75 @@ def boxes(*box: int, dtype: gl.dtype = gl.bfloat16) -> str:
     )
 
 
-def builds(direction: str) -> Iterator[tuple[triton.JITFunction, list[str], dict[str, int], int]]:
-    """(kernel, types, constants, most registers)"""
-    if direction == "forward":
-        numbers = ["i32"] * 10 + ["fp32"]
-        for step, pack, teams, parts, narrow in (
-            (128, 8, 2, 1, 32),
-            (128, 4, 2, 1, 32),
-            (64, 8, 2, 2, 0),
-            (64, 1, 1, 1, 0),
-            (128, 1, 2, 1, 32),
-        ):
-            tiles = [
-                boxes(64 // pack, pack, 128),
-                *[boxes(step, 1, 64)] * 2,
-                *[boxes(narrow or step, 1, 64)] * 2,
-            ]
-            for carried, result in ((0, "*bf16"), (1, "*fp32"), (1, "*bf16"), (0, "*fp32")):
-                constants = {
-                    "D": 128,
-                    "PACK": pack,
-                    "CONSUMERS": teams,
-                    "PARTS": parts,
-                    "NARROW_N": narrow,
-                    "HAS_INITIAL": carried,
-                    "STAGES": 4 - teams,
-                }
-                types = [
-                    *tiles,
-                    *["*i32"] * 4,
-                    result,
-                    "*fp32",
-                    "*fp32" if carried else result,
-                    *["*fp32"] * 3,
-                    *numbers,
-                ]
-                yield forward_kernel, types, constants, 168 if teams == 2 else 128
-    else:
-        stats = f"tensordesc<fp32[64],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
-        tiles = [boxes(8, 8, 128)] * 2 + [stats] * 2 + [boxes(64, 1, 128)] * 2
-        tables = ["*i32"] * 4
-        numbers = ["i32"] * 6
-        types = ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 5 + numbers + ["fp32"] * 2
-        yield dkdv_kernel, [*tiles, *tables, *types], {"PACK": 8, "STAGES": 3}, 168
-        tiles[:2] = [boxes(64, 1, 128)] * 2
-        sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
-        stats = ["*fp32"] * 2
-        for pack in (1, 4, 8):
-            rows = boxes(64 // pack, pack, 128)
-            keys = boxes(64, 1, 128)
-            for carry, result in ((0, "*bf16"), (1, "*bf16"), (1, "*fp32")):
-                types = [
-                    rows,
-                    rows,
-                    keys,
-                    keys,
-                    *tables,
-                    *stats,
-                    result,
-                    "*fp32",
-                    "*fp32",
-                    *["i32"] * 9,
-                    "fp32",
-                    "fp32",
-                ]
-                yield dq_kernel, types, {"PACK": pack, "HAS_INITIAL": carry, "STAGES": 3}, 168
-        types = [*tiles, *sums, *tables, *tables[1:], *numbers, "i32", "i32", "fp32"]
-        for in_order, stores in (
-            (order, stores) for order in AddOrder for stores in range(1 + (order is not AddOrder.ANY))
-        ):
-            yield fused_kernel, types, {"IN_ORDER": int(in_order), "STORES": stores, "STAGES": 3}, 168
+Build = tuple[triton.JITFunction, list[str], dict[str, int], int]  # kernel, types, constants, most registers
+RESULTS = ((0, "*bf16"), (1, "*fp32"), (1, "*bf16"), (0, "*fp32"))  # (whether merged with initial ones, type)
+
+# of head dim 64, tiles that may be chosen: 2 stages, and 192 rows
+OTHER_FORWARD = (
+    (128, 8, 2, 1, 32, 2, RESULTS[:1]),
+    (128, 8, 3, 1, 32, 2, RESULTS),
+    (128, 8, 3, 1, 32, 3, RESULTS[:1]),
+)
+
+
+def builds(direction: str, head_dim: int) -> Iterator[Build]:
+    return forward_builds(head_dim) if direction == "forward" else backward_builds(head_dim)
+
+
+def forward_builds(head_dim: int) -> Iterator[Build]:
+    """All builds of the tiles that are chosen, and of head dim 64 one of each that could be."""
+    chosen = SM90_TILES[head_dim].forward.num_stages
+    for step, pack, teams, parts, narrow, stages, results in (
+        (128, 8, 2, 1, 32, chosen, RESULTS),
+        (128, 4, 2, 1, 32, chosen, RESULTS),
+        (64, 8, 2, 2, 0, chosen, RESULTS),
+        (64, 1, 1, 1, 0, 3, RESULTS),
+        (128, 1, 2, 1, 32, chosen, RESULTS),
+        *(OTHER_FORWARD if head_dim == 64 else []),
+    ):
+        tiles = [
+            boxes(64 // pack, pack, head_dim),
+            *[boxes(step, 1, 64)] * 2,
+            *[boxes(narrow or step, 1, 64)] * 2,
+        ]
+        for carried, result in results:
+            constants = {"D": head_dim, "PACK": pack, "CONSUMERS": teams, "PARTS": parts, "NARROW_N": narrow}
+            constants |= {"HAS_INITIAL": carried, "STAGES": stages}
+            types = [*tiles, *["*i32"] * 4, result, "*fp32", "*fp32" if carried else result]
+            types += [*["*fp32"] * 3, *["i32"] * 10, "fp32"]
+            yield forward_kernel, types, constants, 168 if teams == 2 else 128
+
+
+def backward_builds(head_dim: int) -> Iterator[Build]:
+    """The same."""
+    tiles = SM90_TILES[head_dim]
+    tables, numbers = ["*i32"] * 4, ["i32"] * 6
+    keys = boxes(64, 1, head_dim)
+    rows = boxes(tiles.dkdv.block_n // 8, 8, head_dim)
+    stats = stats_box(tiles.dkdv.block_n)
+    types = ["*bf16", "*bf16", "*fp32", "*fp32"] + ["i32"] * 5 + numbers + ["fp32"] * 2
+    constants = {"PACK": 8, "STAGES": tiles.dkdv.num_stages}
+    yield dkdv_kernel, [rows, rows, stats, stats, keys, keys, *tables, *types], constants, 168
+    of_dq = itertools.product((1, 4, 8), (RESULTS[0], RESULTS[2], RESULTS[1]), (tiles.dq.block_n,))
+    for pack, (carried, result), block in (*of_dq, *([(8, RESULTS[0], 64)] if head_dim == 64 else [])):
+        rows, columns = boxes(64 // pack, pack, head_dim), boxes(block, 1, head_dim)
+        types = [rows, rows, columns, columns, *tables, *["*fp32"] * 2, result, "*fp32", "*fp32"]
+        types += [*["i32"] * 9, "fp32", "fp32"]
+        constants = {"PACK": pack, "HAS_INITIAL": carried, "STAGES": tiles.dq.num_stages}
+        yield dq_kernel, types, constants, 168
+    rows, stats = boxes(tiles.fused.block_n, 1, head_dim), stats_box(tiles.fused.block_n)
+    sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
+    types = [rows, rows, stats, stats, keys, keys, *sums, *tables, *tables[1:], *numbers]
+    types += ["i32", "i32", "fp32"]
+    for in_order, stores in (
+        (order, stores) for order in AddOrder for stores in range(1 + (order is not AddOrder.ANY))
+    ):
+        constants = {"IN_ORDER": int(in_order), "STORES": stores, "STAGES": tiles.fused.num_stages}
+        yield fused_kernel, types, constants, 168
+
+
+def stats_box(rows: int) -> str:
+    return f"tensordesc<fp32[{rows}],{gl.NVMMASharedLayout(0, 32, 1)!r}>"
 
 
 def carried_bounds(source: str) -> list[str]:
@@ -268,24 +271,33 @@ def main(direction: str, whole: bool) -> None:
         check_portable(whole)
         return
     check_items()
-    done = set()
-    for kernel, types, constants, maxnreg in builds(direction):
-        if whole or kernel not in done:
-            check_build(kernel, types, constants, maxnreg)
-        done.add(kernel)
+    for head_dim in SM90_TILES:
+        done = set()
+        for kernel, types, constants, maxnreg in builds(direction, head_dim):
+            if whole or kernel not in done:
+                check_build(kernel, types, constants, maxnreg)
+            done.add(kernel)
 
 
 def name_of(kernel: triton.JITFunction, types: list[str], constants: dict[str, int]) -> str:
-    """A build's name: its kernel, its constants, and the type of its result where that differs from the
-    inputs'."""
+    """A build's name: its kernel, its constants, the type of its result where that differs from the inputs',
+    and its sizes."""
     results = [
         kind
         for name, kind in zip(kernel.arg_names, types, strict=False)
         if name in ("out_ptr", "dk_ptr", "dq_ptr")
     ]
+    sizes = [] if "D" in constants else backward_sizes(types)
     return " ".join(
-        [kernel.__name__, *(f"{name}={value}" for name, value in constants.items()), *results[:1]]
+        [kernel.__name__, *(f"{name}={value}" for name, value in constants.items()), *results[:1], *sizes]
     )
+
+
+def backward_sizes(types: list[str]) -> list[str]:
+    """The head dim of a backward kernel's build and the length of its blocks, if they are not 128 and 64."""
+    sizes = [[int(size) for size in kind.split("[")[1].split("]")[0].split(",")] for kind in types[:4]]
+    head_dim, block = sizes[0][-1], sizes[2][0]
+    return [] if head_dim == 128 else [f"D={head_dim}", f"block={block}"]
 
 
 def check_build(
@@ -307,13 +319,17 @@ def check_build(
     assert "registers" in log and "serialized" not in log, log
     assert not (bad := lost_minus(done.asm["cubin"])), bad
     assert not (bad := early_arrivals(done.asm["ptx"])), bad
-    assert done.metadata.shared * (3 - constants.get("CONSUMERS", 2)) <= SHARED_BYTES, done.metadata.shared
+    assert done.metadata.shared * (2 if constants.get("CONSUMERS") == 1 else 1) <= SHARED_BYTES, (
+        done.metadata.shared
+    )
     taken = [
         max(map(int, re.findall(pattern, log)))
         for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes spill loads")
     ]
-    print(f"{build}: {taken}")
-    expected = TAKEN.get(triton.__version__, {}).get(build, taken)
+    print(f"{build}: {taken}, {done.metadata.shared} bytes shared", flush=True)
+    expected = next(
+        (known[build] for of in TAKEN if build in (known := of.get(triton.__version__, {}))), taken
+    )
     more = any(new > old for new, old in zip(taken, expected, strict=True))
     assert not more, (
         f"{build} takes {taken} [registers, bytes spilled in stores, in loads], and took {expected}"

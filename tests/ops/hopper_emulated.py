@@ -1,12 +1,13 @@
 """The Hopper kernels of band attention on a CPU, against the definition. The order of what happens is drawn
 from seeds.
 
-python -m tests.ops.gluon tests.ops.hopper_emulated few|whole FIRST_SEED SEEDS
+python -m tests.ops.gluon tests.ops.hopper_emulated few|whole FIRST_SEED SEEDS [HEAD_DIM]
 """
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -23,9 +24,11 @@ from longca.ops.band.launches import Launches
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.schedule import NARROW, SLOT, TileSpec
 from tests.helpers.kernels.plain_attention import plain_attention
+from tests.helpers.kernels.random_bands import random_bands
 from tests.helpers.ops.interpreted import let_loops_run
 from tests.ops.gluon.language import settings
 
+HEAD_DIM = ContextVar("head dim of all inputs", default=128)
 DOCUMENTS = np.array([131, 1, 70, 96])
 WAYS = {
     "two kernels": None,
@@ -64,20 +67,24 @@ def masks() -> dict[str, Mask]:
     }
 
 
+Tiles = Mapping[BandKernel, config.TileConfig]
+
+
 def plan_of(
-    mask: Mask, heads: tuple[int, int], way: str, forward: config.TileConfig | None = None, **fused: Any
+    mask: Mask, heads: tuple[int, int], way: str, others: Tiles | None = None, **fused: Any
 ) -> BandPlan:
-    """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the forward tiles and
+    """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the other tiles and
     fields of the fused kernel's that are given."""
-    tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
-        128, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way]
-    )
-    if forward is not None:
-        tiles[BandKernel.FORWARD] = forward
+    head_dim = HEAD_DIM.get()
+    with patch.object(config, "SM90_HEAD_DIMS", {head_dim}):
+        tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
+            head_dim, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way]
+        )
+    tiles |= others or {}
     if tiles[BandKernel.DKDV].fused:
         tiles[BandKernel.DKDV] = replace(tiles[BandKernel.DKDV], **fused)
     return plan_band_attention(
-        mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=128, device="cpu", tiles=tiles
+        mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, device="cpu", tiles=tiles
     )
 
 
@@ -90,7 +97,7 @@ def inputs(mask: Mask, heads: tuple[int, int], seed: int) -> list[torch.Tensor]:
         (mask.seqlen_k, heads[1]),
         (mask.seqlen_q, heads[0]),
     ]
-    return [torch.randn(*shape, 128, generator=generator).half() for shape in shapes]
+    return [torch.randn(*shape, HEAD_DIM.get(), generator=generator).half() for shape in shapes]
 
 
 def near(what: str, result: torch.Tensor, right: torch.Tensor) -> None:
@@ -106,13 +113,13 @@ def check(
     heads: tuple[int, int],
     way: str | None,
     seed: int,
-    forward: config.TileConfig | None = None,
+    others: Tiles | None = None,
     **fused: Any,
 ) -> None:
     """The forward pass, and with a way the backward pass in it."""
     print(name, heads, way or "forward", "seed", seed, flush=True)
     settings["seed"] = seed
-    made = plan_of(mask, heads, way or "two kernels", forward, **fused)
+    made = plan_of(mask, heads, way or "two kernels", others, **fused)
     q, k, v, dout = inputs(mask, heads, seed)
     plain = plain_attention(q, k, v, dout, mask.dense())
     out, lse = band_forward(q, k, v, made)
@@ -146,26 +153,24 @@ def check_narrow(seed: int, some: str) -> None:
     """Work tiles with a narrow block and without one, whole and split; of few cases each mask is one of the
     two."""
 
+    forward = {BandKernel.FORWARD: config.SM90_TILES[HEAD_DIM.get()].forward}
+
     def of_two_blocks(tile_m: int, tile_n: int, transposed: bool, _: float, **others: Any) -> TileSpec:
         return TileSpec(tile_m, tile_n, transposed, 0.0, 2, **others)
 
     def work_tiles_of(mask: Mask, heads: tuple[int, int]) -> torch.Tensor:
-        return (
-            plan_of(mask, heads, "two kernels", config.SM90_FORWARD)
-            .kernels[BandKernel.FORWARD][0]
-            .work_tiles[0]
-        )
+        return plan_of(mask, heads, "two kernels", forward).kernels[BandKernel.FORWARD][0].work_tiles[0]
 
     for number, (mask, heads) in enumerate(narrow_masks()):
         work_tiles = work_tiles_of(mask, heads)
         assert 0 < (work_tiles[:, NARROW] > 0).sum() < len(work_tiles)
         if some == "whole" or (number + seed) % 2:
-            check(f"narrow blocks, {mask.name}", mask, heads, None, seed, config.SM90_FORWARD)
+            check(f"narrow blocks, {mask.name}", mask, heads, None, seed, forward)
         with patch.object(plan, "TileSpec", of_two_blocks):
             work_tiles = work_tiles_of(mask, heads)
             assert ((work_tiles[:, SLOT] >= 0) & (work_tiles[:, NARROW] > 0)).any()
             if some == "whole" or (number + seed) % 2 == 0:
-                check(f"narrow blocks, {mask.name}, split", mask, heads, None, seed, config.SM90_FORWARD)
+                check(f"narrow blocks, {mask.name}, split", mask, heads, None, seed, forward)
 
 
 def check_merged(seed: int) -> None:
@@ -220,13 +225,14 @@ def anything(self: Launches, *shape: int) -> torch.Tensor:
 
 def check_stores(seed: int, some: str) -> None:
     """Gradients whose first addends are stored, in memory of anything; with an item without blocks."""
+    block = config.SM90_TILES[HEAD_DIM.get()].fused.block_n  # blocks begin at multiples of their length
     unseen = Mask(
         298,
         298,
-        (as_bands([(0, 298, 0, 120, -INF, INF), (64, 298, 256, 298, -INF, INF)]),),
+        (as_bands([(0, 298, 0, 120, -INF, INF), (block, 298, 256, 298, -INF, INF)]),),
         name="keys that nobody sees",
     )
-    window = build_mask("sliding_window", seqlen=298, window=64)
+    window = build_mask("sliding_window", seqlen=298, window=block)
     last = "from the last"
     first = "from the first"
     ways = ((masks()["causal"], last), (window, first), (unseen, first), (unseen, last))
@@ -253,7 +259,35 @@ def check_rising(seed: int) -> None:
         near("out of rising scores", out, plain.out)
 
 
-def main(some: str, first: int, count: int) -> None:
+OTHER_TILES = {
+    "three consumer groups": {BandKernel.FORWARD: config.TileConfig(192, 128, 4, 2, sm90=True, narrow_n=32)},
+    "short blocks": {
+        BandKernel.DKDV: config.TileConfig(128, 64, 4, 3, sm90=True),
+        BandKernel.DQ: config.TileConfig(128, 64, 4, 2, sm90=True),
+    },
+    "long blocks": {
+        BandKernel.DKDV: config.TileConfig(128, 128, 4, 3, sm90=True),
+        BandKernel.DQ: config.TileConfig(128, 128, 4, 3, sm90=True),
+    },
+}
+
+
+def check_other_tiles(seed: int) -> None:
+    """Tiles of head dim 64 that are not chosen, or not always; row tiles are whole and split."""
+    some = (("global_sliding_window", (8, 1)), ("causal_document", (4, 2)), ("holes", (2, 2)))
+    for tiles, (name, heads) in itertools.product(OTHER_TILES, some):
+        check(f"{tiles}, {name}", masks()[name], heads, "two kernels", seed, OTHER_TILES[tiles])
+
+
+def check_random(seed: int) -> None:
+    """Random bands in each way, with two and with one KV head."""
+    for number, way in enumerate(WAYS):
+        mask = random_bands(seed * len(WAYS) + number, 290 + 31 * number, 330 - 45 * number, 3)
+        check(mask.name, mask, (4, 2) if number % 2 else (2, 1), way, seed)
+
+
+def main(some: str, first: int, count: int, head_dim: int = 128) -> None:
+    HEAD_DIM.set(head_dim)
     torch.cuda.get_device_properties = lambda device: type("Properties", (), {"multi_processor_count": 3})()
     plan.RESIDENT_PROGRAMS = 8  # so that long row tiles are split
     let_loops_run()  # of the kernel that combines splits
@@ -264,6 +298,9 @@ def main(some: str, first: int, count: int) -> None:
         check_heads_of_items(seed, some)
         check_rounds_at_once(seed, some)
         check_stores(seed, some)
+        if head_dim == 64:
+            check_other_tiles(seed)
+            check_random(seed)
         for name, mask in masks().items():
             if some == "few" and name not in FEW:
                 continue

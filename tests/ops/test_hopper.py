@@ -24,7 +24,13 @@ def test_hopper_kernels_are_right_in_an_order_of_events():
     assert "narrow blocks, causal_sliding_window, split (8, 1) forward" in said and "merged" in said
 
 
+def test_hopper_kernels_of_head_dim_64_are_right():
+    said = run("few", "0", "1", "64")
+    assert "three consumer groups" in said and "random bands 3 (4, 2) any order" in said
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("head_dim", [128, 64])
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_hopper_kernels_are_right_in_many_orders_of_events(seed: int):
-    assert "merged" in run("whole", str(seed), "1")
+def test_hopper_kernels_are_right_in_many_orders_of_events(seed: int, head_dim: int):
+    assert "merged" in run("whole", str(seed), "1", str(head_dim))

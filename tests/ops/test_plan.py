@@ -294,6 +294,28 @@ def test_what_makes_gradients_on_hopper() -> None:
     assert choose_tiles(64, HOPPER, dq_order=AddOrder.ANY) == PORTABLE_TILES[64]
 
 
+def test_head_dim_64_has_hopper_kernels_if_one_switch_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same choice as for head dim 128, with its own tiles: blocks of 128 rows in one pass."""
+    monkeypatch.setattr("longca.ops.band.config.SM90_HEAD_DIMS", frozenset({64, 128}))
+    for how in ({}, {"dq_order": AddOrder.FROM_FIRST}, {"block": 64}, {"block": 128, "block_rows": 64}):
+        tiles, as_of_128 = choose_tiles(64, HOPPER, **how), choose_tiles(128, HOPPER, **how)
+        assert {use: tile.sm90 for use, tile in tiles.items()} == {
+            use: tile.sm90 for use, tile in as_of_128.items()
+        }
+        assert all(tile == PORTABLE_TILES[64][use] for use, tile in tiles.items() if not tile.sm90)
+    for order in AddOrder:
+        plan = plan_band_attention(
+            build_mask("causal", seqlen=1024),
+            num_q_heads=8,
+            num_kv_heads=1,
+            head_dim=64,
+            device=CPU,
+            tiles=choose_tiles(64, HOPPER, dq_order=order),
+        )
+        schedule, config = plan.kernels[BandKernel.DKDV]
+        assert (schedule.tile_m, schedule.tile_n, config.num_stages) == (128, 128, 2)
+
+
 @pytest.mark.parametrize("order", [None, AddOrder.FROM_LAST, AddOrder.FROM_FIRST])
 def test_operators_of_torch_see_the_whole_plan(order: AddOrder | None) -> None:
     """They take tables and numbers, of which a plan is made again."""

@@ -69,13 +69,36 @@ BEFORE_HOPPER = {
     BandKernel.DQ: TileConfig(64, 32, 8, 2, loop=2),
 }
 
-# For smaller blocks half of such a tile would be idle.
+
+@dataclass(frozen=True)
+class Sm90Tiles:
+    """The tiles of the Hopper kernels for a head dim."""
+
+    forward: TileConfig
+    forward_short_blocks: TileConfig  # for short blocks of keys: a tile is any two of them
+    dkdv: TileConfig  # for smaller blocks half of such a tile, and of `dq`, would be idle
+    dq: TileConfig
+    fused: TileConfig  # its blocks of `block_n` rows times the head dim are 64 × 128
+
+
 SM90_DKDV = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_DQ = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_FUSED = TileConfig(128, 64, 4, 3, max_pack=1, sm90=True, fused=True)
 SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True, narrow_n=32)
-# for short blocks of keys, a tile is any two of them
 SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)
+# Head dim 64: compiled and emulated, not measured. `benchmarks/band/head_dims.py` compares them with others.
+SM90_TILES = {
+    64: Sm90Tiles(
+        TileConfig(128, 128, 4, 3, sm90=True, narrow_n=32),
+        TileConfig(128, 64, 4, 3, sm90=True),
+        TileConfig(128, 64, 4, 3, sm90=True),
+        TileConfig(128, 128, 4, 3, sm90=True),
+        TileConfig(128, 128, 4, 2, max_pack=1, sm90=True, fused=True),
+    ),
+    128: Sm90Tiles(SM90_FORWARD, SM90_FORWARD_SHORT_BLOCKS, SM90_DKDV, SM90_DQ, SM90_FUSED),
+}
+# Head dims for which Hopper GPUs use these tiles. 64 joins once it has been measured to be faster.
+SM90_HEAD_DIMS = frozenset({128})
 
 
 def choose_tiles(
@@ -105,17 +128,18 @@ def choose_tiles(
     if capability is not None and capability < (9, 0):
         return BEFORE_HOPPER
     tiles = dict(PORTABLE_TILES[head_dim])
-    if capability == (9, 0) and head_dim == 128:
+    if capability == (9, 0) and head_dim in SM90_HEAD_DIMS:
+        hopper = SM90_TILES[head_dim]
         short = block is not None and block % 128 != 0
-        tiles[BandKernel.FORWARD] = SM90_FORWARD_SHORT_BLOCKS if short else SM90_FORWARD
+        tiles[BandKernel.FORWARD] = hopper.forward_short_blocks if short else hopper.forward
         if not short:
             if dq_order is not None:
                 tiles[BandKernel.DKDV] = replace(
-                    SM90_FUSED, in_order=dq_order, stores_first=dq_order is AddOrder.FROM_FIRST
+                    hopper.fused, in_order=dq_order, stores_first=dq_order is AddOrder.FROM_FIRST
                 )
                 del tiles[BandKernel.DQ]
             else:
-                tiles[BandKernel.DKDV] = SM90_DKDV
-                if block_rows is None or block_rows >= SM90_DQ.block_m:
-                    tiles[BandKernel.DQ] = SM90_DQ
+                tiles[BandKernel.DKDV] = hopper.dkdv
+                if block_rows is None or block_rows >= hopper.dq.block_m:
+                    tiles[BandKernel.DQ] = hopper.dq
     return tiles

@@ -6,7 +6,7 @@ groups hold 64 keys of a work tile each, with dK and dV in registers, and iterat
 Scores and their gradients are keys × queries, so that they enter the matmuls for dV and dK from registers.
 Matmuls overlap with independent work: dP with the exponentials, dV with dS.
 
-Shapes as in `sm90.forward`; blocks have 64 rows, which are 64 / PACK queries of PACK heads.
+Shapes as in `sm90.forward`; blocks have ROWS rows, 64 or 128, which are ROWS / PACK queries of PACK heads.
 """
 
 # Triton reads the types of fields as values
@@ -89,9 +89,9 @@ class KeyPipeline:
 
     k: gl.shared_memory_descriptor  # (CONSUMERS, 64, 1, D)
     v: gl.shared_memory_descriptor
-    q: gl.shared_memory_descriptor  # (STAGES, 64 / PACK, PACK, D)
+    q: gl.shared_memory_descriptor  # (STAGES, ROWS / PACK, PACK, D)
     dout: gl.shared_memory_descriptor
-    lse: gl.shared_memory_descriptor  # (STAGES, 64)
+    lse: gl.shared_memory_descriptor  # (STAGES, ROWS)
     delta: gl.shared_memory_descriptor
     info: gl.shared_memory_descriptor  # (STAGES, INFO)
     work_tiles: WorkTileQueue
@@ -191,7 +191,7 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
             partial ones first, and a work tile, a program's first one too, is taken only when it begins, so
             that all before it have begun.
     """
-    BLOCK: gl.constexpr = WG_ROWS // PACK
+    BLOCK: gl.constexpr = pipeline.q.shape[1]
     lane = gl.arange(0, 32, layout=gl.BlockedLayout([1], [32], [1], [0]))
     count, tile_count = 0, 0
     item = gl.program_id(0)
@@ -239,10 +239,10 @@ def produce_query_blocks(inputs, pipeline, tables, grid, counter_ptr, packs_per_
 
 
 @gluon.jit
-def bounds_of_keys(mask, masks_ptr, rows, PACK: gl.constexpr):
-    """The visible queries of a block for each key, in the format of `is_visible`."""
+def bounds_of_keys(mask, masks_ptr, rows, BLOCK: gl.constexpr):
+    """The visible queries of a block of BLOCK queries for each key, in the format of `is_visible`."""
     return gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS) + rows, mask=mask >= 0,
-                   other=gl.where(mask == FULL, (WG_ROWS // PACK) << 16, 0))
+                   other=gl.where(mask == FULL, BLOCK << 16, 0))
 
 
 @gluon.jit
@@ -286,13 +286,14 @@ def _consume(
     """A consumer group: its 64 keys of every work tile."""
     STAGES: gl.constexpr = pipeline.q.shape[0]
     D: gl.constexpr = pipeline.q.shape[3]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
+    ROWS: gl.constexpr = pipeline.lse.shape[1]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     across: gl.constexpr = gl.SliceLayout(0, layout)
     k, v = pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.v.index(wg).reshape([WG_ROWS, D])
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
-    columns = gl.arange(0, WG_ROWS, layout=across)
+    columns = gl.arange(0, ROWS, layout=across)
     count, tile_count = 0, 0
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
@@ -306,19 +307,19 @@ def _consume(
         for _ in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
             q, dout = (
-                pipeline.q.index(stage).reshape([WG_ROWS, D]),
-                pipeline.dout.index(stage).reshape([WG_ROWS, D]),
+                pipeline.q.index(stage).reshape([ROWS, D]),
+                pipeline.dout.index(stage).reshape([ROWS, D]),
             )
             mbarrier.wait(pipeline.q_full.index(stage), phase)
             # before the matmul, during which loads from shared memory are slow
             lse = pipeline.lse.index(stage).load(across)
-            s = warpgroup_mma(k, q.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+            s = warpgroup_mma(k, q.permute((1, 0)), gl.zeros([WG_ROWS, ROWS], gl.float32, layout),
                               use_acc=False, is_async=True)
             mask = read_mask(pipeline.info, stage)
             mbarrier.wait(pipeline.dout_full.index(stage), phase)
-            dp = warpgroup_mma(v, dout.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+            dp = warpgroup_mma(v, dout.permute((1, 0)), gl.zeros([WG_ROWS, ROWS], gl.float32, layout),
                                use_acc=False, is_async=True)
-            bounds = bounds_of_keys(mask, masks_ptr, rows, PACK)
+            bounds = bounds_of_keys(mask, masks_ptr, rows, ROWS // PACK)
             s = warpgroup_mma_wait(1, deps=[s])
             p = gl.exp2(s * scale_log2 - lse[None, :])
             num_rows = tile.row_end - tile.row_start
@@ -356,23 +357,24 @@ def dkdv_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, counter
                 STAGES: gl.constexpr):
     """
     Args:
-        q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
+        q_desc, dout_desc: (T, H, D) in boxes of (ROWS / PACK, PACK, D).
         lse_desc, delta_desc: float32 (H / PACK · stats_of_pack,), of `triton.preprocess` for TMA, in boxes of
-            64.
+            ROWS.
         k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
         counter_ptr: int32 (1,), zero.
-        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 keys in blocks of 64 /
-            PACK queries.
+        work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 keys in blocks of ROWS
+            / PACK queries.
         partial_dk_ptr, partial_dv_ptr: float32 (G, num_slots, 128, D), for splits.
         num_tiles: work tiles of a head group.
     """
     D: gl.constexpr = q_desc.block_type.shape[2]
     k = gl.allocate_shared_memory(k_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], k_desc.layout)
     v = gl.allocate_shared_memory(v_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], v_desc.layout)
-    q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS // PACK, PACK, D], q_desc.layout)
-    dout = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS // PACK, PACK, D], dout_desc.layout)
-    lse = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], lse_desc.layout)
-    delta = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], delta_desc.layout)
+    ROWS: gl.constexpr = lse_desc.block_type.shape[0]
+    q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], q_desc.layout)
+    dout = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS // PACK, PACK, D], dout_desc.layout)
+    lse = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], lse_desc.layout)
+    delta = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = Handshake(barriers(1, 1).index(0), barriers(1, CONSUMERS).index(0))

@@ -4,7 +4,7 @@ One persistent program runs on each multiprocessor. Its producer warp loads. Two
 rows of a work tile each, with dQ in registers, and iterate over all KV blocks. A block's S and dP overlap
 with dS · K of the previous block.
 
-Shapes as in `sm90.forward`; KV blocks have 64 keys.
+Shapes as in `sm90.forward`; KV blocks have BLOCK keys, 64 or 128.
 """
 
 # Triton reads the types of fields as values
@@ -79,7 +79,7 @@ class QueryPipeline:
 
     q: gl.shared_memory_descriptor  # (QUEUE · CONSUMERS, 64 / PACK, PACK, D)
     dout: gl.shared_memory_descriptor
-    k: gl.shared_memory_descriptor  # (STAGES, 64, 1, D)
+    k: gl.shared_memory_descriptor  # (STAGES, BLOCK, 1, D)
     v: gl.shared_memory_descriptor
     info: gl.shared_memory_descriptor  # (STAGES, INFO)
     work_tiles: WorkTileQueue
@@ -162,12 +162,13 @@ def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale
              HAS_INITIAL: gl.constexpr):
     """A consumer group: its 64 rows of every work tile."""
     STAGES: gl.constexpr = pipeline.k.shape[0]
+    BLOCK: gl.constexpr = pipeline.k.shape[1]
     D: gl.constexpr = pipeline.k.shape[3]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
-    columns = gl.arange(0, WG_ROWS, layout=gl.SliceLayout(0, layout))
+    columns = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, layout))
     count, tile_count = 0, 0
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
@@ -179,25 +180,25 @@ def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale
         num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1)
         dq = gl.zeros([WG_ROWS, D], gl.float32, sum_layout)
         # before the first block: zeros, times its own keys
-        ds_before = gl.zeros([WG_ROWS, WG_ROWS], pipeline.k.dtype, operand)
+        ds_before = gl.zeros([WG_ROWS, BLOCK], pipeline.k.dtype, operand)
         mbarrier.wait(pipeline.row_bars.full.index(queued), tile_count // QUEUE & 1)
         for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
             stage_before = gl.where(number == 0, stage, (count + STAGES - 1) % STAGES)
             mbarrier.wait(pipeline.k_full.index(stage), phase)
-            k = pipeline.k.index(stage).reshape([WG_ROWS, D])
-            s = warpgroup_mma(q, k.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+            k = pipeline.k.index(stage).reshape([BLOCK, D])
+            s = warpgroup_mma(q, k.permute((1, 0)), gl.zeros([WG_ROWS, BLOCK], gl.float32, layout),
                               use_acc=False, is_async=True)
             mask = read_mask(pipeline.info, stage)
             mbarrier.wait(pipeline.v_full.index(stage), phase)
-            v = pipeline.v.index(stage).reshape([WG_ROWS, D])
-            dp = warpgroup_mma(dout, v.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+            v = pipeline.v.index(stage).reshape([BLOCK, D])
+            dp = warpgroup_mma(dout, v.permute((1, 0)), gl.zeros([WG_ROWS, BLOCK], gl.float32, layout),
                                use_acc=False, is_async=True)
             dq = warpgroup_mma(
-                ds_before, pipeline.k.index(stage_before).reshape([WG_ROWS, D]), dq, is_async=True
+                ds_before, pipeline.k.index(stage_before).reshape([BLOCK, D]), dq, is_async=True
             )
             bounds = gl.load(masks_ptr + mask * (CONSUMERS * WG_ROWS // PACK) + rows // PACK, mask=mask >= 0,
-                             other=gl.where(mask == FULL, WG_ROWS << 16, 0))
+                             other=gl.where(mask == FULL, BLOCK << 16, 0))
             s = warpgroup_mma_wait(2, deps=[s])
             p = gl.exp2(s * scale_log2 - lse[:, None])
             if mask != FULL:
@@ -211,7 +212,7 @@ def _consume(pipeline, lse_ptr, delta_ptr, num_tokens, masks_ptr, outputs, scale
             ds_before = ds_next
             count += 1
         last_stage = (count + STAGES - 1) % STAGES
-        dq = warpgroup_mma(ds_before, pipeline.k.index(last_stage).reshape([WG_ROWS, D]), dq, is_async=True)
+        dq = warpgroup_mma(ds_before, pipeline.k.index(last_stage).reshape([BLOCK, D]), dq, is_async=True)
         dq, ds_before = warpgroup_mma_wait(0, deps=[dq, ds_before])
         mbarrier.arrive(pipeline.empty.index(last_stage), count=1)
         _epilogue(dq * scale, q, outputs, tile, rows, PACK, HAS_INITIAL)
@@ -272,7 +273,7 @@ def _produce(inputs, pipeline, tables, grid, counter_ptr, PACK: gl.constexpr):
             for _ in range(gl.where(full_start == partial_end, 1, num_blocks)):
                 _load_block(column, gl.where(full_start == partial_end, EMPTY, mask), kv_head, count, inputs,
                             pipeline, STAGES)
-                column += WG_ROWS
+                column += pipeline.k.shape[1]
                 count += 1
         tile_count += 1
         item = first_lane(ticket, lane) + gl.num_programs(0)
@@ -292,10 +293,10 @@ def dq_kernel(q_desc, dout_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, bl
     """
     Args:
         q_desc, dout_desc: (T, H, D) in boxes of (64 / PACK, PACK, D).
-        k_desc, v_desc: (S, G, D) in boxes of (64, 1, D).
+        k_desc, v_desc: (S, G, D) in boxes of (BLOCK, 1, D).
         counter_ptr: int32 (1,), zero.
         work_tiles_ptr, block_ranges_ptr, partial_masks_ptr: of a `TileSchedule` of 128 / PACK queries in
-            blocks of 64 keys.
+            blocks of BLOCK keys.
         lse_ptr, delta_ptr: of `triton.preprocess.preprocess`, float32 (H / PACK, num_tokens, PACK).
         initial_dq_ptr: float32, strided as dQ, with HAS_INITIAL: dQ is added to it.
         partial_dq_ptr: float32 (H / PACK, num_slots, 128, D), for splits.
@@ -306,8 +307,9 @@ def dq_kernel(q_desc, dout_desc, k_desc, v_desc, counter_ptr, work_tiles_ptr, bl
     dout = gl.allocate_shared_memory(
         q_desc.dtype, [QUEUE * CONSUMERS, WG_ROWS // PACK, PACK, D], dout_desc.layout
     )
-    k = gl.allocate_shared_memory(k_desc.dtype, [STAGES, WG_ROWS, 1, D], k_desc.layout)
-    v = gl.allocate_shared_memory(v_desc.dtype, [STAGES, WG_ROWS, 1, D], v_desc.layout)
+    BLOCK: gl.constexpr = k_desc.block_type.shape[0]
+    k = gl.allocate_shared_memory(k_desc.dtype, [STAGES, BLOCK, 1, D], k_desc.layout)
+    v = gl.allocate_shared_memory(v_desc.dtype, [STAGES, BLOCK, 1, D], v_desc.layout)
     info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     row_bars = Handshake(barriers(QUEUE, 1), barriers(QUEUE, CONSUMERS))

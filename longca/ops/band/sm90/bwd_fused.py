@@ -9,6 +9,9 @@ A round begins with a block's dP and ends with the next block's P, which overlap
 two rounds; otherwise the assembler would serialize all of them. The last round of a work tile recomputes its
 own scores, which are discarded.
 
+Each consumer group computes a part of a block's dQ, 64 rows and 64 columns. Blocks of head dim 128 have 64
+rows, and a part is half of the columns; those of head dim 64 have 128 rows, and a part is half of the rows.
+
 dS reaches the other consumer group through shared memory: each group writes its keys' dS of block n to buffer
 n % 2, arrives at a named barrier, and waits for the other group. The other group's block n implies that its
 dQ of block n − 1 is done, so the buffer may be reused for block n + 1.
@@ -52,32 +55,59 @@ from longca.ops.band.sm90.tile_scheduler import CONSUMERS, MESSAGE, WG_ROWS, Key
 
 @gluon.jit
 def _start_product(rows, columns):
-    """Starts rows · columnsᵀ: (64, D) each."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
-    return warpgroup_mma(rows, columns.permute((1, 0)), gl.zeros([WG_ROWS, WG_ROWS], gl.float32, layout),
+    """Starts rows · columnsᵀ: (64, D) and (ROWS, D)."""
+    ROWS: gl.constexpr = columns.shape[0]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    return warpgroup_mma(rows, columns.permute((1, 0)), gl.zeros([WG_ROWS, ROWS], gl.float32, layout),
                          use_acc=False, is_async=True)
 
 
 @gluon.jit
-def _start_dq(ds, k_halves, zero, count, wg: gl.constexpr):
-    """Starts half of the columns of block `count`'s dQ: two matmuls, over the keys of each consumer group."""
-    WIDTH: gl.constexpr = k_halves.shape[2]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
-    place = (count & 1) * CONSUMERS
-    dq = gl.zeros([WG_ROWS, WIDTH], gl.float32, layout)
-    dq = warpgroup_mma(
-        ds.index(place).permute((1, 0)), k_halves.index(wg + zero), dq, use_acc=False, is_async=True
-    )
-    return warpgroup_mma(
-        ds.index(place + 1).permute((1, 0)), k_halves.index(2 + wg + zero), dq, is_async=True
-    )
+def _start_product_less(rows, columns, less):
+    """Starts rows · columnsᵀ − less, a number for each of the columns. The sums begin at −less, so that no
+    other registers hold these numbers meanwhile."""
+    ROWS: gl.constexpr = columns.shape[0]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    start = gl.zeros([WG_ROWS, ROWS], gl.float32, layout) - less[None, :]
+    return warpgroup_mma(rows, columns.permute((1, 0)), start, is_async=True)
 
 
 @gluon.jit
-def _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2):
+def _store_ds(ds, buffers, count, wg: gl.constexpr):
+    """Writes a consumer group's dS of block `count`, its 64 keys × ROWS, for all groups: 64 rows a buffer."""
+    PARTS: gl.constexpr = ds.shape[1] // WG_ROWS
+    place = count % 2 * CONSUMERS + wg
+    if PARTS == 1:
+        buffers.index(place).store(ds)
+    else:
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
+        left, right = ds.reshape([WG_ROWS, 2, WG_ROWS]).permute((0, 2, 1)).split()
+        buffers.index(place * 2).store(gl.convert_layout(left, layout))
+        buffers.index(place * 2 + 1).store(gl.convert_layout(right, layout))
+
+
+@gluon.jit
+def _start_dq(ds, k_parts, zero, count, wg: gl.constexpr):
+    """Starts the group's part of block `count`'s dQ: two matmuls, over the keys of each consumer group."""
+    ROW_PARTS: gl.constexpr = ds.shape[0] // (2 * CONSUMERS)
+    COLUMN_PARTS: gl.constexpr = k_parts.shape[0] // CONSUMERS
+    WIDTH: gl.constexpr = k_parts.shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    place = (count & 1) * (CONSUMERS * ROW_PARTS) + wg % ROW_PARTS
+    part: gl.constexpr = wg % COLUMN_PARTS
+    dq = gl.zeros([WG_ROWS, WIDTH], gl.float32, layout)
+    dq = warpgroup_mma(
+        ds.index(place).permute((1, 0)), k_parts.index(part + zero), dq, use_acc=False, is_async=True
+    )
+    return warpgroup_mma(ds.index(place + ROW_PARTS).permute((1, 0)),
+                         k_parts.index(COLUMN_PARTS + part + zero), dq, is_async=True)
+
+
+@gluon.jit
+def _masked_p(exponents, bounds, mask, num_rows, rows):
     """P = exp2(S · scale · log2 e − LSE · log2 e), keys × queries, 0 where a key is hidden or past the work
     tile's end."""
-    p = gl.exp2(s * scale_log2 - lse[None, :])
+    p = gl.exp2(exponents)
     if (mask != FULL) | (num_rows < CONSUMERS * WG_ROWS):
         p = where_seen(p, seen_columns(gl.where(rows < num_rows, bounds, 0), p), 0.0)
     return p
@@ -113,10 +143,14 @@ def _hand_over(part, sums, count, wg: gl.constexpr):
 
 
 @gluon.jit
-def _hand_over_halves(x, sums, count, wg: gl.constexpr):
-    left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
-    _hand_over(left, sums, count, wg)
-    _hand_over(right, sums, count + 1, wg)
+def _hand_over_rows(x, sums, count, wg: gl.constexpr):
+    """Passes whole rows of a gradient, 64 columns at a time."""
+    if x.shape[1] == WG_ROWS:
+        _hand_over(x, sums, count, wg)
+    else:
+        left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
+        _hand_over(left, sums, count, wg)
+        _hand_over(right, sums, count + 1, wg)
 
 
 @gluon.jit
@@ -124,18 +158,21 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
     """A consumer group: its 64 keys of every work tile.
 
     Args:
-        ds_buffers: (2 · CONSUMERS, 64, 64), two for each group.
+        ds_buffers: (2 · CONSUMERS · ROWS / 64, 64, 64), two times ROWS / 64 for each group.
     """
     STAGES: gl.constexpr = pipeline.q.shape[0]
+    ROWS: gl.constexpr = pipeline.q.shape[1]
     D: gl.constexpr = pipeline.q.shape[3]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WG_ROWS, 16])
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     across: gl.constexpr = gl.SliceLayout(0, layout)
     rows = wg * WG_ROWS + gl.arange(0, WG_ROWS, layout=gl.SliceLayout(1, layout))
-    k_halves = reinterpret(
-        pipeline.k, pipeline.k.dtype, [CONSUMERS * 2, WG_ROWS, D // 2], gl.NVMMASharedLayout(128, 16, 2)
+    k_parts = reinterpret(
+        pipeline.k, pipeline.k.dtype, [CONSUMERS * D // WG_ROWS, WG_ROWS, WG_ROWS],
+        gl.NVMMASharedLayout(128, 16, 2),
     )
+    inverse = 1.0 / scale_log2
     count, tile_count = 0, 0
     tile = pipeline.work_tiles.receive(0)
     while tile.pack >= 0:
@@ -147,13 +184,20 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
         mbarrier.wait(pipeline.kv_bars.full, tile_count & 1)
         stage = count % STAGES
         mbarrier.wait(pipeline.q_full.index(stage), (count // STAGES) & 1)
-        s = _start_product(
-            pipeline.k.index(wg).reshape([WG_ROWS, D]), pipeline.q.index(stage).reshape([WG_ROWS, D])
-        )
+        own_k = pipeline.k.index(wg).reshape([WG_ROWS, D])
+        first_q = pipeline.q.index(stage).reshape([ROWS, D])
+        if ROWS == WG_ROWS:
+            s = _start_product(own_k, first_q)
+        else:
+            s = _start_product_less(own_k, first_q, pipeline.lse.index(stage).load(across) * inverse)
         mask = read_mask(pipeline.info, stage)
-        bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
+        bounds = bounds_of_keys(mask, masks_ptr, rows, ROWS)
         s = warpgroup_mma_wait(0, deps=[s])
-        p = _masked_p(s, pipeline.lse.index(stage).load(across), bounds, mask, num_rows, rows, scale_log2)
+        if ROWS == WG_ROWS:
+            exponents = s * scale_log2 - pipeline.lse.index(stage).load(across)[None, :]
+        else:
+            exponents = s * scale_log2
+        p = _masked_p(exponents, bounds, mask, num_rows, rows)
         num_blocks = gl.maximum(tile.partial_end - tile.partial_start + tile.num_full, 1) * heads_per_item
         for number in range(num_blocks):
             stage, phase = count % STAGES, (count // STAGES) & 1
@@ -163,18 +207,25 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
                 pipeline.v.index(wg + zero).reshape([WG_ROWS, D]),
             )
             q, dout = (
-                pipeline.q.index(stage).reshape([WG_ROWS, D]),
-                pipeline.dout.index(stage).reshape([WG_ROWS, D]),
+                pipeline.q.index(stage).reshape([ROWS, D]),
+                pipeline.dout.index(stage).reshape([ROWS, D]),
             )
             _await_ds(count, number, wg, True)
             mbarrier.wait(pipeline.dout_full.index(stage), phase)
             delta = pipeline.delta.index(stage).load(across)
-            dp = _start_product(v, dout)
-            p_operand = gl.convert_layout(p.to(q.dtype), operand)
-            dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
-            dp = warpgroup_mma_wait(1, deps=[dp])
-            ds = (p * (dp - delta[None, :])).to(q.dtype)
-            ds_buffers.index(count % 2 * CONSUMERS + wg).store(ds)
+            if ROWS == WG_ROWS:
+                dp = _start_product(v, dout)
+                p_operand = gl.convert_layout(p.to(q.dtype), operand)
+                dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
+                dp = warpgroup_mma_wait(1, deps=[dp])
+                ds = (p * (dp - delta[None, :])).to(q.dtype)
+            else:  # neither P as an operand nor delta would fit into registers beside P and dP
+                dp = _start_product_less(v, dout, delta)
+                dp = warpgroup_mma_wait(0, deps=[dp])
+                ds = (p * dp).to(q.dtype)
+                p_operand = gl.convert_layout(p.to(q.dtype), operand)
+                dv = warpgroup_mma(p_operand, dout, dv, is_async=True)
+            _store_ds(ds, ds_buffers, count, wg)
             fence_async_shared()
             arrive_at(DS_FULL + count % 2 * 2 + wg, 256)
             ds_operand = gl.convert_layout(ds, operand)
@@ -185,21 +236,25 @@ def _consume(pipeline, ds_buffers, sums, masks_ptr, heads_per_item, scale_log2, 
             mbarrier.wait(pipeline.q_full.index(stage), (following // STAGES) & 1)
             lse = pipeline.lse.index(stage).load(across)
             dv, p_operand = warpgroup_mma_wait(1, deps=[dv, p_operand])
-            s = _start_product(k, pipeline.q.index(stage).reshape([WG_ROWS, D]))
+            if ROWS == WG_ROWS:
+                s = _start_product(k, pipeline.q.index(stage).reshape([ROWS, D]))
+            else:
+                s = _start_product_less(k, pipeline.q.index(stage).reshape([ROWS, D]), lse * inverse)
             mask = read_mask(pipeline.info, stage)
-            bounds = bounds_of_keys(mask, masks_ptr, rows, 1)
+            bounds = bounds_of_keys(mask, masks_ptr, rows, ROWS)
             _await_ds(count, number, wg, False)
             block_barrier()
-            dq = _start_dq(ds_buffers, k_halves, zero, count, wg)
+            dq = _start_dq(ds_buffers, k_parts, zero, count, wg)
             s, dk, ds_operand = warpgroup_mma_wait(2, deps=[s, dk, ds_operand])
-            p = _masked_p(s, lse, bounds, mask, num_rows, rows, scale_log2)
+            exponents = s * scale_log2 - lse[None, :] if ROWS == WG_ROWS else s * scale_log2
+            p = _masked_p(exponents, bounds, mask, num_rows, rows)
             arrive_at(BLOCK_EMPTY + count % STAGES, stage_threads(CONSUMERS))
             dq = warpgroup_mma_wait(0, deps=[dq])
             _hand_over(dq, sums, count, wg)
             count += 1
         mbarrier.arrive(pipeline.kv_bars.empty, count=1)
-        _hand_over_halves(dv, sums, count, wg)
-        _hand_over_halves(dk, sums, count, wg)
+        _hand_over_rows(dv, sums, count, wg)
+        _hand_over_rows(dk, sums, count + D // WG_ROWS, wg)
         tile_count += 1
         tile = pipeline.work_tiles.receive(tile_count)
 
@@ -216,8 +271,8 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
                  IN_ORDER: gl.constexpr, STORES: gl.constexpr, STAGES: gl.constexpr):
     """
     Args: as of `sm90.bwd_dkdv.dkdv_kernel` with one head in a block, and
-        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero unless STORES, in boxes of (64, 1, D
-            / 2): the sums, without the scale and with columns in the order of `_hand_over`.
+        dq_desc, dk_desc, dv_desc: float32 (T, H, D) and (S, G, D), zero unless STORES, in boxes of (64, 1,
+            64): the sums, without the scale and with columns in the order of `_hand_over`.
         heads_per_item: a divisor of heads_per_kv_head.
         rounds_per_section: head rounds of a KV head, of `heads_per_item` each, that start together.
         IN_ORDER, STORES: as in `reduce_gradients`, which needs with IN_ORDER waits_ptr, wait_ranges_ptr (of
@@ -227,14 +282,15 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
     D: gl.constexpr = q_desc.block_type.shape[2]
     k = gl.allocate_shared_memory(k_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], k_desc.layout)
     v = gl.allocate_shared_memory(v_desc.dtype, [CONSUMERS, WG_ROWS, 1, D], v_desc.layout)
-    q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS, 1, D], q_desc.layout)
-    dout = gl.allocate_shared_memory(q_desc.dtype, [STAGES, WG_ROWS, 1, D], dout_desc.layout)
+    ROWS: gl.constexpr = q_desc.block_type.shape[0]
+    q = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS, 1, D], q_desc.layout)
+    dout = gl.allocate_shared_memory(q_desc.dtype, [STAGES, ROWS, 1, D], dout_desc.layout)
     ds_buffers = gl.allocate_shared_memory(
-        q_desc.dtype, [2 * CONSUMERS, WG_ROWS, WG_ROWS], gl.NVMMASharedLayout(128, 16, 2)
+        q_desc.dtype, [2 * CONSUMERS * ROWS // WG_ROWS, WG_ROWS, WG_ROWS], gl.NVMMASharedLayout(128, 16, 2)
     )
-    sum_tiles = gl.allocate_shared_memory(dq_desc.dtype, [CONSUMERS, WG_ROWS, 1, D // 2], dq_desc.layout)
-    lse = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], lse_desc.layout)
-    delta = gl.allocate_shared_memory(gl.float32, [STAGES, WG_ROWS], delta_desc.layout)
+    sum_tiles = gl.allocate_shared_memory(dq_desc.dtype, [CONSUMERS, WG_ROWS, 1, WG_ROWS], dq_desc.layout)
+    lse = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], lse_desc.layout)
+    delta = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], delta_desc.layout)
     info = gl.allocate_shared_memory(gl.int32, [STAGES, INFO], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     messages = gl.allocate_shared_memory(gl.int32, [2, MESSAGE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kv_bars = Handshake(barriers(1, 1).index(0), barriers(1, CONSUMERS).index(0))
@@ -254,5 +310,5 @@ def fused_kernel(q_desc, dout_desc, lse_desc, delta_desc, k_desc, v_desc, dq_des
         (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 0)),
         (_consume, (pipeline, ds_buffers, sums, partial_masks_ptr, heads_per_item, scale_log2, 1)),
         (produce_query_blocks, (inputs, pipeline, tables, grid, counter_ptr, heads_per_kv_head, stats_of_head, 1, STAGES, IN_ORDER)),  # noqa: E501
-        (reduce_gradients, (gradients, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, IN_ORDER, STORES)),  # noqa: E501
+        (reduce_gradients, (gradients, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item, ROWS, IN_ORDER, STORES)),  # noqa: E501
     ], [4, 1, 1], [240, 24, 24])

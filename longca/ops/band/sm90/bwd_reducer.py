@@ -40,7 +40,7 @@ DQ_DONE, ALL_DONE = gl.constexpr(-(1 << 30)), gl.constexpr(-(1 << 30) - 1)
 class SumTiles:
     """Buffers in which consumer groups pass parts of gradients to the reducer warp, one for each group."""
 
-    tiles: gl.shared_memory_descriptor  # float32 (CONSUMERS, 64, 1, D / 2)
+    tiles: gl.shared_memory_descriptor  # float32 (CONSUMERS, 64, 1, 64)
     empty: gl.shared_memory_descriptor  # a barrier for each; full buffers are signalled at a named barrier
 
     @gluon.constexpr_function
@@ -134,13 +134,13 @@ def _await_rows(wait, end, bottom, other, seen, row, waits_ptr, progress_ptr):
 
 
 @gluon.jit
-def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constexpr, sums, is_first):
-    """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the half
-    `half + n · half_step` of the columns. First addends are stored instead."""
+def _add_parts(desc, rows, step: gl.constexpr, head, part, part_step: gl.constexpr, sums, is_first):
+    """Adds each consumer group's next part: group n's to the rows from `rows + n · step` on, and to the part
+    `part + n · part_step` of the columns. First addends are stored instead."""
     for wg in gl.static_range(CONSUMERS):
         wait_at(PART_FULL + wg, stage_threads(1))
         tile = sums.tiles.index(wg)
-        row, column = rows + wg * step, (half + wg * half_step) * tile.shape[2]
+        row, column = rows + wg * step, (part + wg * part_step) * tile.shape[2]
         if is_first:
             store_tile(desc, [row, head, column], tile)
         else:
@@ -152,12 +152,13 @@ def _add_parts(desc, rows, step: gl.constexpr, head, half, half_step: gl.constex
 
 @gluon.jit
 def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, heads_per_item,
-                     IN_ORDER: gl.constexpr, STORES: gl.constexpr):
+                     BLOCK: gl.constexpr, IN_ORDER: gl.constexpr, STORES: gl.constexpr):
     """The reducer warp: iterates over the same blocks as the producer, and adds the parts from the consumer
-    groups: halves of each block's dQ, head by head, then each group's rows of dV and of dK, half of the
-    columns at a time.
+    groups: halves of each block's dQ, head by head, then each group's rows of dV and of dK, 64 columns at a
+    time.
 
     Args:
+        BLOCK: rows of a block. Halves of its dQ are of the columns, or where it has 128 rows, of the rows.
         IN_ORDER: work tiles add to a row of dQ in the order of `TileSchedule.work_tiles`, so that sums are
             the same in every run; otherwise in any order. A work tile goes from the last row to the first, or
             from the first, and then rows count backwards (row r is −r). It publishes its progress with each
@@ -168,6 +169,8 @@ def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, head
         STORES: memory holds no zeros. An item that waits for no other stores, which needs
             `TileSchedule.stores_first` and an order.
     """
+    COLUMN_PARTS: gl.constexpr = 2 * WG_ROWS // BLOCK
+    ROW_STEP: gl.constexpr = WG_ROWS if COLUMN_PARTS == 1 else 0
     tile_count = 0
     tile = work_tiles.receive_blocks(0)
     while tile.pack >= 0:
@@ -187,33 +190,33 @@ def reduce_gradients(desc, sums, work_tiles, block_ranges_ptr, order, grid, head
                 if IN_ORDER:
                     column, num_blocks, _, full, partial = next_range(full, partial, tile.full_start,
                                                                       tile.partial_start, tile.partial_end,
-                                                                      block_ranges_ptr, WG_ROWS, IN_ORDER)
+                                                                      block_ranges_ptr, BLOCK, IN_ORDER)
                 else:
                     column, num_blocks, _ = range_of(
                         number, tile.full_start, tile.partial_start, tile.partial_end, block_ranges_ptr
                     )
                 for _ in range(gl.where(tile.full_start == tile.partial_end, 1, num_blocks)):
                     if IN_ORDER:
-                        place = column if IN_ORDER == FROM_LAST else -WG_ROWS - column
+                        place = column if IN_ORDER == FROM_LAST else -BLOCK - column
                         seen = _look(head_ptr + gl.maximum(other, 0))
-                        _publish(head_ptr + tile.index, place + WG_ROWS)
+                        _publish(head_ptr + tile.index, place + BLOCK)
                         wait, bottom, other = _await_rows(
                             wait, wait_end, bottom, other, seen, place, order.waits, head_ptr
                         )
                     # an item without blocks adds zero rows
                     is_first = (other < 0) & (tile.full_start < tile.partial_end) if STORES else False
-                    _add_parts(desc.dq, column, 0, head, 0, 1, sums, is_first)
-                    column += -WG_ROWS if IN_ORDER == FROM_LAST else WG_ROWS
+                    _add_parts(desc.dq, column, ROW_STEP, head, 0, COLUMN_PARTS - 1, sums, is_first)
+                    column += -BLOCK if IN_ORDER == FROM_LAST else BLOCK
             if IN_ORDER:
                 _publish(head_ptr + tile.index, DQ_DONE)
         if IN_ORDER:  # noqa: SIM102 - decided when compiling
             if item % grid.head_rounds > 0:  # dK and dV of the heads before
                 _await(progress_ptr - grid.num_tiles + tile.index, ALL_DONE)
         is_first = item % grid.head_rounds == 0 if STORES else False
-        for half in gl.static_range(2):
-            _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, half, 0, sums, is_first)
-        for half in gl.static_range(2):
-            _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, half, 0, sums, is_first)
+        for part in gl.static_range(COLUMN_PARTS):
+            _add_parts(desc.dv, tile.row_start, WG_ROWS, kv_head, part, 0, sums, is_first)
+        for part in gl.static_range(COLUMN_PARTS):
+            _add_parts(desc.dk, tile.row_start, WG_ROWS, kv_head, part, 0, sums, is_first)
         if IN_ORDER:
             _publish(progress_ptr + (heads_per_item - 1) * grid.num_tiles + tile.index, ALL_DONE)
         tile_count += 1

@@ -3,17 +3,15 @@
 One or two persistent programs run on each multiprocessor; their warps have roles:
 
     producer warp      takes work tiles, loads Q, K and V by TMA into rings of shared memory
-    consumer groups    one or two warp groups; each holds 64 rows of a work tile and both read the same tiles of K and V
+    consumer groups    one to three warp groups; each holds 64 rows of a work tile and all read the same tiles of K and V
 
 A consumer group starts Q·Kᵀ of the next tile and P·V of this one together; its softmax runs beside the
 matmuls of the other group. It waits for P·V in the middle of the softmax, rescales a row only if its maximum
 has increased, releases a stage warp by warp, and reduces the sums of a row only at the end. Of the narrow
-block of a work tile, the last one, only NARROW_N columns take part. Triton reads types of fields as values.
+block of a work tile, the last one, only NARROW_N columns take part.
 Shapes: T queries, S keys, H query heads, G KV heads, D head dim; q and out are (T, H, D), k and v (S, G, D),
 LSE is (T, H). A pack is the PACK query heads of one KV head that share a tile.
 """  # noqa: E501
-
-# pyright: reportInvalidTypeForm=false
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -23,9 +21,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.core import _aggregate as aggregate
 
 from longca.ops.band.sm90.compat import block_barrier
+from longca.ops.band.sm90.fwd_outputs import ForwardOutputs, write_rows
 from longca.ops.band.sm90.named_barriers import K_EMPTY, V_EMPTY, arrive_at, stage_threads
 from longca.ops.band.sm90.pipeline import (
     ForwardPipeline,
@@ -35,56 +33,14 @@ from longca.ops.band.sm90.pipeline import (
     parts_before,
     produce_kv_tiles,
     seen_columns,
-    store_rows_through_smem,
     where_seen,
 )
-from longca.ops.band.sm90.tile_scheduler import (
-    MESSAGE,
-    RANGE,
-    WG_ROWS,
-    QueryGrid,
-    Scalar,
-    Tables,
-    WorkTileQueue,
-    scalar,
-)
+from longca.ops.band.sm90.tile_scheduler import MESSAGE, RANGE, WG_ROWS, QueryGrid, Tables, WorkTileQueue
 
 TO_BF16, TO_FP16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $2, $1;"), gl.constexpr("cvt.rn.f16x2.f32 $0, $2, $1;")
-LN2 = gl.constexpr(0.6931471805599453)
 # Two columns of a row, without a branch, so that the assembler interleaves them with the exponentials.
 SCALE_IF_NEEDED = gl.constexpr("""{ .reg .pred needed; setp.neu.f32 needed, $4, 0f3F800000; @needed mul.f32 $0, $0, $4;
     @needed mul.f32 $1, $1, $4; }""")  # noqa: E501
-
-
-@aggregate
-class ForwardOutputs:
-    """Pointers and strides of the result, of the initial (out, LSE) merged with it, and of partial results."""  # noqa: E501
-
-    out: gl.tensor
-    lse: gl.tensor
-    initial_out: gl.tensor
-    initial_lse: gl.tensor
-    partial_out: gl.tensor
-    partial_lse: gl.tensor
-    out_token: Scalar
-    out_head: Scalar
-    lse_token: Scalar
-    lse_head: Scalar
-    num_slots: Scalar
-
-    @gluon.constexpr_function
-    def __init__(self, out, lse, initial_out, initial_lse, partial_out, partial_lse, out_token, out_head, lse_token, lse_head, num_slots):  # noqa: E501
-        self.out = out
-        self.lse = lse
-        self.initial_out = initial_out
-        self.initial_lse = initial_lse
-        self.partial_out = partial_out
-        self.partial_lse = partial_lse
-        self.out_token = scalar(out_token)
-        self.out_head = scalar(out_head)
-        self.lse_token = scalar(lse_token)
-        self.lse_head = scalar(lse_head)
-        self.num_slots = scalar(num_slots)
 
 
 @gluon.jit
@@ -171,7 +127,8 @@ def _start_qk(q, pipeline, count, COLUMNS: gl.constexpr):
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     stage = count % STAGES
     mbarrier.wait(pipeline.k_full.index(stage), (count // STAGES) & 1)
-    return warpgroup_mma(gl.convert_layout(q, gl.DotOperandLayout(0, layout, 2)), _first_rows(pipeline.k, stage, COLUMNS).permute((1, 0)),  # noqa: E501
+    operand = gl.convert_layout(q, gl.DotOperandLayout(0, layout, 2)) if isinstance(q, gl.tensor) else q
+    return warpgroup_mma(operand, _first_rows(pipeline.k, stage, COLUMNS).permute((1, 0)),
                          gl.zeros([WG_ROWS, COLUMNS], gl.float32, layout), use_acc=False, is_async=True)
 
 
@@ -229,51 +186,6 @@ def _attend_tile(bounds, count, q, pipeline, p, acc, row_max, row_sum, scale_log
 
 
 @gluon.jit
-def _epilogue(acc, row_max, row_sum, tile, rows, buffer, outputs, scale_log2, PACK: gl.constexpr, TILE_ROWS: gl.constexpr,  # noqa: E501
-              HAS_INITIAL: gl.constexpr):
-    """Writes out and LSE of a whole row tile, merged with the initial ones, or the float32 partial result of
-    a split to its slot.
-
-    Args:
-        buffer: staging shared memory of (64, D) in the inputs' dtype.
-    """
-    D: gl.constexpr = acc.shape[1]
-    layout: gl.constexpr = acc.type.layout
-    some = row_sum > 0.0
-    lse = gl.where(some, (row_max * scale_log2 + gl.log2(row_sum)) * LN2, float("-inf"))
-    inverse = gl.where(some, 1.0 / row_sum, 0.0)
-    dims = gl.arange(0, D, layout=gl.SliceLayout(0, layout))[None, :]
-    if (tile.slot < 0) | (tile.row_start == tile.row_end):  # a work tile of no rows has nothing to store
-        token, head = (tile.row_start + rows // PACK).to(gl.int64), tile.pack * PACK + rows % PACK
-        lse_offset, inside = token * outputs.lse_token + head * outputs.lse_head, token < tile.row_end
-        out_offset = gl.convert_layout(token * outputs.out_token + head * outputs.out_head, gl.SliceLayout(1, layout))[:, None] + dims  # noqa: E501
-        inside_rows = gl.convert_layout(inside, gl.SliceLayout(1, layout))[:, None]
-        if HAS_INITIAL:
-            initial_lse = gl.load(outputs.initial_lse + lse_offset, mask=inside, other=float("-inf"))
-            most = gl.maximum(lse, initial_lse)
-            shift = gl.where(most == float("-inf"), 0.0, most)
-            ours, theirs = gl.exp(lse - shift), gl.exp(initial_lse - shift)
-            total = gl.where(most == float("-inf"), 1.0, ours + theirs)
-            lse = gl.where(most == float("-inf"), most, shift + gl.log(total))
-            acc = acc * gl.convert_layout(inverse * ours / total, gl.SliceLayout(1, layout))[:, None]
-            initial_out = gl.load(outputs.initial_out + out_offset, mask=inside_rows, other=0.0)
-            acc += initial_out * gl.convert_layout(theirs / total, gl.SliceLayout(1, layout))[:, None]
-        else:
-            acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, layout))[:, None]
-        gl.store(outputs.lse + lse_offset, lse, mask=inside)
-        if outputs.out.dtype.element_ty == buffer.dtype:
-            store_rows_through_smem(buffer, acc, tile.row_start, tile.row_end, tile.pack, rows, outputs.out, outputs.out_token,  # noqa: E501
-                                    outputs.out_head, PACK)
-        else:
-            gl.store(outputs.out + out_offset, acc.to(outputs.out.dtype.element_ty), mask=inside_rows)
-    else:
-        slot_row = (tile.pack.to(gl.int64) * outputs.num_slots + tile.slot) * TILE_ROWS + rows
-        gl.store(outputs.partial_lse + slot_row, lse)
-        acc = acc * gl.convert_layout(inverse, gl.SliceLayout(1, layout))[:, None]
-        gl.store(outputs.partial_out + gl.convert_layout(slot_row, gl.SliceLayout(1, layout))[:, None] * D + dims, acc)  # noqa: E501
-
-
-@gluon.jit
 def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.constexpr, CONSUMERS: gl.constexpr,  # noqa: E501
              QUEUE: gl.constexpr, PARTS: gl.constexpr, NARROW_N: gl.constexpr, HAS_INITIAL: gl.constexpr):
     """A consumer group: its 64 rows of every work tile."""
@@ -296,7 +208,7 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         num_tiles = (padding + tile.partial_end - partial_start + tile.num_full) // PARTS
         num_masked = (padding + tile.partial_end - partial_start + PARTS - 1) // PARTS
         mbarrier.wait(pipeline.q_bars.full.index(q_place), tile_count // QUEUE & 1)
-        q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
+        q = q_buffer if CONSUMERS == 3 else q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
         s = _start_qk(q, pipeline, count, TILE)
         block_barrier()
         bounds = _bounds_of(0, padding, partial_start, tile.partial_end, tables.block_ranges, row_masks, PARTS, BLOCK, MASK_ROWS)  # noqa: E501
@@ -325,7 +237,7 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
             # carries
             if tile.narrow > 0:
                 # read again: if the loops' Q is used here, the assembler waits earlier for P·V in them
-                narrow_q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
+                narrow_q = q_buffer if CONSUMERS == 3 else q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
                 seen = gl.load(row_masks + (tile.narrow - 1) * MASK_ROWS)
                 narrow_p, acc, row_max, row_sum = _attend_tile((seen, seen), count, narrow_q, pipeline, p, acc, row_max, row_sum,  # noqa: E501
                                                                scale_log2, True, CONSUMERS, 1, NARROW_N)
@@ -336,7 +248,7 @@ def _consume(pipeline, tables, outputs, scale_log2, wg: gl.constexpr, PACK: gl.c
         else:
             acc = _finish_pv(p, acc, pipeline, count - 1, CONSUMERS)
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), row_max.type.layout)
-        _epilogue(acc, row_max, row_sum, tile, rows, q_buffer, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)  # noqa: E501
+        write_rows(acc, row_max, row_sum, tile, rows, q_buffer, outputs, scale_log2, PACK, CONSUMERS * WG_ROWS, HAS_INITIAL)  # noqa: E501
         fence_async_shared()
         mbarrier.arrive(pipeline.q_bars.empty.index(q_place), count=1)
         tile_count += 1
@@ -385,7 +297,13 @@ def forward_kernel(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, counter
     outputs = ForwardOutputs(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr, out_token, out_head,  # noqa: E501
                              lse_token, lse_head, num_slots)
     grid = QueryGrid(num_tiles, num_items, packs_per_section, packs_per_kv_head, packs_per_group)
-    if CONSUMERS == 2:
+    if CONSUMERS == 1:
+        gl.warp_specialize([
+            (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
+            (produce_kv_tiles, (q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS,  # noqa: E501
+                                QUEUE, PARTS, NARROW_N, STAGES)),
+        ], [1], [24])
+    elif CONSUMERS == 2:
         gl.warp_specialize([
             (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
             (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
@@ -395,6 +313,8 @@ def forward_kernel(q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, counter
     else:
         gl.warp_specialize([
             (_consume, (pipeline, tables, outputs, scale_log2, 0, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
+            (_consume, (pipeline, tables, outputs, scale_log2, 1, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
+            (_consume, (pipeline, tables, outputs, scale_log2, 2, PACK, CONSUMERS, QUEUE, PARTS, NARROW_N, HAS_INITIAL)),  # noqa: E501
             (produce_kv_tiles, (q_desc, k_desc, v_desc, k_narrow_desc, v_narrow_desc, pipeline, tables, grid, counter_ptr, PACK, CONSUMERS,  # noqa: E501
                                 QUEUE, PARTS, NARROW_N, STAGES)),
-        ], [1], [24])
+        ], [4, 4, 1], [160, 160, 24])

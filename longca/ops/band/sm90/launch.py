@@ -34,8 +34,8 @@ def forward(launches: Launches, q: Tensor, k: Tensor, v: Tensor, schedule: TileS
     """Writes `out` and `lse`. Rows that see no key: 0 and −inf.
 
     Args:
-        schedule: row tiles of queries: `config.block_m` rows, 64 or 128, over the heads that share a tile. KV
-            blocks of 64 keys, or for 128 rows also of 128.
+        schedule: row tiles of queries: `config.block_m` rows, 64, 128 or 192, over the heads that share a
+            tile. KV blocks of 64 keys, or for more than 64 rows also of 128.
         initial: (out float32, LSE) of other keys, to be merged with; may be `out` and `lse` themselves.
     """
     num_heads, head_dim, num_kv_heads = q.shape[1], q.shape[2], k.shape[1]
@@ -47,11 +47,11 @@ def forward(launches: Launches, q: Tensor, k: Tensor, v: Tensor, schedule: TileS
     strides = out.stride(0), out.stride(1), lse.stride(0), lse.stride(1)
     packs_per_group = packs // len(schedule.work_tiles)
     # one consumer group takes half a multiprocessor
-    num_programs = min(packs * num_tiles, 2 // consumers * _multiprocessors(q))
+    num_programs = min(packs * num_tiles, (2 if consumers == 1 else 1) * _multiprocessors(q))
     if num_programs == 0:
         return
-    parts = 128 // schedule.tile_n if consumers == 2 else 1
-    narrow_n = config.narrow_n if consumers == 2 and parts == 1 else 0
+    parts = 128 // schedule.tile_n if consumers > 1 else 1
+    narrow_n = config.narrow_n if consumers > 1 and parts == 1 else 0
     boxes = _boxes(k, schedule.tile_n, 1, 64), _boxes(v, schedule.tile_n, 1, 64)
     # else they are not read
     narrow_boxes = (_boxes(k, narrow_n, 1, 64), _boxes(v, narrow_n, 1, 64)) if narrow_n else boxes
@@ -63,15 +63,16 @@ def forward(launches: Launches, q: Tensor, k: Tensor, v: Tensor, schedule: TileS
         *strides, schedule.num_slots, num_tiles, packs * num_tiles, packs_per_section, packs // num_kv_heads,
                     packs_per_group,
         scale * LOG2_E, head_dim, pack, consumers, parts, narrow_n, initial is not None,
-                    2 if consumers == 2 else 3, num_warps=4,
+                    config.num_stages if consumers > 1 else 3, num_warps=4,
         maxnreg=168 if consumers == 2 else 128)
     if schedule.num_slots:
+        chunk = 16 if consumers == 1 else 32
         launches.launch(
-            combine_kernel, (schedule.splits.shape[1], packs, 4), out, lse, initial_out, initial_lse,
-                        partial_out, partial_lse,
+            combine_kernel, (schedule.splits.shape[1], packs, config.block_m // chunk), out, lse, initial_out,
+                        initial_lse, partial_out, partial_lse,
             schedule.splits, schedule.splits.shape[1], packs_per_group, schedule.num_slots, *strides,
                         initial is not None, head_dim, pack,
-            schedule.tile_m, config.block_m // 4)
+            schedule.tile_m, chunk)
 
 
 def backward_dkdv(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor,
@@ -81,9 +82,9 @@ def backward_dkdv(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Ten
 
     Args:
         stats: of `triton.preprocess.preprocess` for TMA, with as many heads in a pack as share a block.
-        schedule: of 128 keys, in blocks of 64 rows over these heads.
+        schedule: of 128 keys, in blocks of `config.block_n` rows, 64 or 128, over these heads.
     """
-    tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule)
+    tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule, config)
     num_kv_heads, head_dim, num_tiles = k.shape[1], k.shape[2], schedule.work_tiles.shape[1]
     num_items = num_kv_heads * num_tiles
     partials = [launches.empty(num_kv_heads, schedule.num_slots, schedule.tile_m, head_dim) for _ in range(2)]
@@ -93,7 +94,8 @@ def backward_dkdv(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Ten
                     schedule.block_ranges,
         schedule.partial_masks, dk, dv, *partials, *strides, schedule.num_slots, num_tiles, num_items,
                     config.kv_heads_per_section,
-        *numbers, scale, scale * LOG2_E, 64 // schedule.tile_n, config.num_stages, num_warps=4, maxnreg=168)
+        *numbers, scale, scale * LOG2_E, config.block_n // schedule.tile_n, config.num_stages,
+        num_warps=4, maxnreg=168)
     for x, partial in zip((dk, dv), partials, strict=True):
         add_partials(launches, x, partial, schedule, 1)
 
@@ -107,7 +109,7 @@ def backward_dq(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tenso
     Args:
         initial: float32, strided as `dq`, which it may be: dQ is added to it.
         stats: of `triton.preprocess.preprocess`, with as many heads in a pack as share a tile.
-        schedule: of 128 rows over these heads, in blocks of 64 keys.
+        schedule: of 128 rows over these heads, in blocks of `config.block_n` keys, 64 or 128.
     """
     assert config.block_m == 128, "of two warp groups"
     lse_log2, delta = stats
@@ -120,7 +122,7 @@ def backward_dq(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tenso
     partial = launches.empty(packs, schedule.num_slots, config.block_m, head_dim)
     launches.launch(
         dq_kernel, (min(packs * num_tiles, _multiprocessors(q)),), _boxes(q, 64 // pack, pack, head_dim),
-        _boxes(dout, 64 // pack, pack, head_dim), _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim),
+        _boxes(dout, 64 // pack, pack, head_dim), *(_boxes(x, config.block_n, 1, head_dim) for x in (k, v)),
                     launches.counter(),
         schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, lse_log2, delta, dq,
                     dq if initial is None else initial,
@@ -139,14 +141,15 @@ def backward_fused(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Te
     """Writes the dQ of each target, `dk` and `dv`; arguments as above, one head in a block. Unless
     `config.in_order`, terms are accumulated in any order.
     """
-    tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule)
+    assert config.block_n * q.shape[2] == 64 * 128, "a block's dQ has two parts of 64 × 64"
+    tiles, numbers = _backward_inputs(launches, q, k, v, dout, stats, schedule, config)
     num_heads, num_tiles = q.shape[1], schedule.work_tiles.shape[1]
     num_items = num_heads // config.heads_per_item * num_tiles
     sums = [(launches.empty if schedule.stores_first else launches.zeros)(*x.shape) for x in (q, k, v)]
     progress = launches.zeros(num_heads * num_tiles).view(torch.int32)
     launches.launch(
         fused_kernel, (min(num_items, _multiprocessors(q)),), *tiles,
-                    *(_boxes(x, 64, 1, x.shape[2] // 2) for x in sums),
+                    *(_boxes(x, 64, 1, 64) for x in sums),
         launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks,
                     schedule.waits, schedule.wait_ranges,
         progress, num_tiles, num_items, config.kv_heads_per_section, config.rounds_per_section, *numbers,
@@ -176,13 +179,14 @@ def finish_gradients(launches: Launches, sums: Sequence[Tensor], targets: Sequen
 
 
 def _backward_inputs(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, stats: Tensor,
-                     schedule: TileSchedule) -> tuple[tuple[TensorDescriptor, ...], tuple[int, int, int]]:
+                     schedule: TileSchedule, config: TileConfig
+                     ) -> tuple[tuple[TensorDescriptor, ...], tuple[int, int, int]]:
     """(TMA descriptors, (KV heads of a group, packs of a KV head, statistics of a pack)) for the dK/dV and
     the fused kernel."""
-    num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], 64 // schedule.tile_n
+    num_kv_heads, head_dim, pack = k.shape[1], k.shape[2], config.block_n // schedule.tile_n
     lse_log2, delta = stats
     tiles = (_boxes(q, schedule.tile_n, pack, head_dim), _boxes(dout, schedule.tile_n, pack, head_dim),
-             _stats(lse_log2), _stats(delta),
+             _stats(lse_log2, config.block_n), _stats(delta, config.block_n),
              _boxes(k, 64, 1, head_dim), _boxes(v, 64, 1, head_dim))
     return tiles, (
         num_kv_heads // len(schedule.work_tiles),
@@ -253,5 +257,5 @@ def _layout(box: tuple[int, ...], dtype: torch.dtype) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout.get_default_for(list(box), ELEMENTS[dtype])
 
 
-def _stats(x: Tensor) -> TensorDescriptor:
-    return TensorDescriptor.from_tensor(x.flatten(), [64], gl.NVMMASharedLayout(0, 32, 1))
+def _stats(x: Tensor, rows: int) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(x.flatten(), [rows], gl.NVMMASharedLayout(0, 32, 1))
