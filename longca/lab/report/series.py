@@ -29,6 +29,7 @@ RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions o
 POINT = "point"  # the column of points for ranking rates
 PAPER_COMPAT = "paper_compat=True"
 CALL = {"heads": "{} heads", "head_dim": "D {}", "dtype": "{}"}
+_NUMBERED = re.compile(r"\b([0-9a-f]{16})-\d+\b")
 SETTING = {"device_choice": "{}", **CALL, "corpus_choice": "{}"}
 
 
@@ -374,7 +375,14 @@ def rate_unit(largest_tflops: float) -> Unit:
 
 def for_file(data: pd.DataFrame) -> pd.DataFrame:
     """The columns of a figure's data in its file."""
-    return data.drop(columns=POINT, errors="ignore")
+    kept = data.drop(columns=POINT, errors="ignore")
+    names = [name for name in kept if str(name).startswith("cell_id")]
+    return kept.assign(**{name: kept[name].map(plain_ids, na_action="ignore") for name in names})
+
+
+def plain_ids(cell_ids: str) -> str:
+    """Cell ids, divided by blanks, without the numbers of `longca.lab.report.rows.with_anchors`."""
+    return _NUMBERED.sub(r"\1", cell_ids)
 
 
 def sampled(data: pd.DataFrame) -> str:
