@@ -235,7 +235,7 @@ def build_paper(
         if home
     }
     chooser, least = _chooser(labels, paper, homes)
-    about = method_notes(ordered, paper.methods)
+    about = method_notes(ordered, paper.methods, environments)
     pictures = frozenset(mask.name for mask in paper.masks)
     progress("judging the claims")
     forecasts = {number: verdict.text for number, verdict in predicted_verdicts().items()}

@@ -165,7 +165,7 @@ def build_page(
     )
     own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
     texts = table_texts(table_shown, unit)
-    notes = method_notes(ordered, methods)
+    notes = method_notes(ordered, methods, environments)
     images = tables.images(ordered)
     drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
     marks = [mark for drawing in drawings for mark in drawing.marks]
