@@ -97,7 +97,14 @@ def draw_panels(
             offset = failures.index(method) - (len(failures) - 1) if method in failures else 0
             ordered = line.sort_values(x)
             _draw_line(
-                ax, style, method, ordered, x, dashed=direction == ["bwd"], joined=is_joined, offset=offset
+                ax,
+                style,
+                method,
+                ordered,
+                x,
+                dashed=direction == ["bwd"],
+                joined=is_joined and (line.status == "ok").sum() >= FEWEST_FOR_LINES,
+                offset=offset,
             )
         style.label_ends(ax, _ends(rows.loc[rows.direction != "bwd"] if both else rows, labels, x))
     if axes:
