@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -147,13 +148,13 @@ def command(
     if study is not None:
         study.write_text(_yaml(advice.study()), encoding="utf-8")
     defaults = _defaults(advice, context)
+    see_also = _choose(advice, gpu)
     if as_json:
         print_json(
-            advice.to_dict()
-            | {"defaults": defaults, "check": _check(advice, study), "see_also": _choose(advice)}
+            advice.to_dict() | {"defaults": defaults, "check": _check(advice, study), "see_also": see_also}
         )
     else:
-        _print(advice, top, study, defaults)
+        _print(advice, top, study, defaults, see_also)
 
 
 def _defaults(advice: Advice, context: typer.Context) -> dict[str, str]:
@@ -185,7 +186,7 @@ def _defaults(advice: Advice, context: typer.Context) -> dict[str, str]:
     }
 
 
-def _choose(advice: Advice) -> str:
+def _choose(advice: Advice, gpu: str | None) -> str:
     """The command that answers the same question from records."""
     from longca.core import Registry
 
@@ -205,6 +206,7 @@ def _choose(advice: Advice) -> str:
         "--dtype": (call.dtype, USUAL_DTYPE),
         "-w": (str(question.gpus), "1"),
         "-d": (direction, "both"),
+        "--gpu": (shlex.quote(gpu) if gpu else None, None),
         "--corpus": (question.corpus, usual_corpus(seqlen) if question.corpus else None),
     }
     given = (f"{option} {value}" for option, (value, usual) in options.items() if value != usual)
@@ -263,7 +265,7 @@ def _check(advice: Advice, study: Path | None) -> str:
     )
 
 
-def _print(advice: Advice, top: int, study: Path | None, defaults: dict[str, str]) -> None:
+def _print(advice: Advice, top: int, study: Path | None, defaults: dict[str, str], see_also: str) -> None:
     from longca.lab.store.text import format_bytes, number, percent
 
     question = advice.question
@@ -311,11 +313,13 @@ def _print(advice: Advice, top: int, study: Path | None, defaults: dict[str, str
                 for made in [option.prediction]
             ],
         )
-    for reason in dict.fromkeys(option.extrapolated for option in shown if option.extrapolated):
-        names = ", ".join(option.candidate.title for option in shown if option.extrapolated == reason)
-        print_filled(
-            f"Extrapolated, so that they count with the slow end of their interval: {names} ({reason})."
-        )
+    extrapolated: dict[str, list[str]] = {}
+    for option in shown:
+        if option.extrapolated:
+            extrapolated.setdefault(option.extrapolated, []).append(option.candidate.title)
+    if extrapolated:
+        named = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in extrapolated.items())
+        print_filled(f"Extrapolated, so that they count with the slow end of their interval: {named}.")
     if drawn:
         low, middle, high = (number(seconds * 1e3) for seconds in advice.best.quantiles.values())
         print_filled(
@@ -341,7 +345,7 @@ def _print(advice: Advice, top: int, study: Path | None, defaults: dict[str, str
     step = "" if study is not None else " write it with --study check.yaml, then"
     for text, shown_command in (
         (f"To check:{step}", _check(advice, study)),
-        ("From records alone:", _choose(advice)),
+        ("From records alone:", see_also),
     ):
         gap = " " if len(f"{text} {shown_command}") <= line_width() else "\n  "  # a command stays whole
         print(f"{text}{gap}{shown_command}")

@@ -70,7 +70,7 @@ def command(
     from longca.core import parse_heads, unknown
     from longca.lab.cli.records import columns_of_runs
     from longca.lab.report.choose import COLUMNS
-    from longca.lab.report.decide import DIRECTIONS, advise_command, answer, question_of
+    from longca.lab.report.decide import DIRECTIONS, answer, question_of
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
@@ -100,7 +100,7 @@ def command(
         print_filled(f"No record has {text}.")
     for problem in problems:
         print(f"skipped {problem}")
-    print(f"By prediction: {advise_command(question, direction)}")
+    print(f"By prediction: {found.see_also}")
 
 
 def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:

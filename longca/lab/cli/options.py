@@ -204,7 +204,8 @@ def print_filled(text: str) -> None:
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:
     """Print a table that fits the terminal: numbers on the right, text on the left, long text wrapped. The
-    shortest columns stay whole, so that no number is broken."""
+    shortest columns stay whole, so that no number is broken; a heading of several words may take a line for
+    each of them."""
     from rich import box
     from rich.table import Table
 
@@ -217,10 +218,17 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
         ]
         for row in rows
     ]
-    whole = _whole_columns(
-        [max(map(len, column)) for column in zip(columns, *texts, strict=True)], console.width
-    )
-    for index, column in enumerate(columns):
+    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    headings = columns
+    if sum(widths) + _GAP * (len(columns) - 1) + _EDGES > console.width:
+        rest = [max(map(len, column), default=0) for column in zip(*texts, strict=True)] or [0] * len(columns)
+        headings = [
+            "\n".join(name.split()) if len(name) > width else name
+            for name, width in zip(columns, rest, strict=True)
+        ]
+        widths = [max(width, *map(len, name.split("\n"))) for name, width in zip(headings, rest, strict=True)]
+    whole = _whole_columns(widths, console.width)
+    for index, column in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
         table.add_column(
             escaped(column),
@@ -237,18 +245,20 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
         console.print(escaped(caption), style="italic")
 
 
+_GAP = 3  # between the columns of a table
+_EDGES = 2  # left and right of it
+
+
 def _whole_columns(widths: list[int], room: int) -> set[int]:
     """The columns that need not be wrapped, the narrowest first, with room left for the others."""
     whole: set[int] = set()
     least = 10  # of a column that is wrapped
-    gap = 3  # between columns
-    edges = 2  # left and right of the table
     for index in sorted(range(len(widths)), key=widths.__getitem__):
         rest = sum(
             min(least, width) for other, width in enumerate(widths) if other not in whole and other != index
         )
         if (
-            sum(widths[other] for other in whole) + widths[index] + rest + gap * (len(widths) - 1) + edges
+            sum(widths[other] for other in whole) + widths[index] + rest + _GAP * (len(widths) - 1) + _EDGES
             <= room
         ):
             whole.add(index)

@@ -16,7 +16,7 @@ from longca.lab.claims import judged as judged_by_gpu
 from longca.lab.paper.analysis.select import devices, earlier_strategies
 from longca.lab.paper.contract import Cells, Exhibit, PaperFigure, PaperTable, Section
 from longca.lab.paper.facts import coverage, gallery
-from longca.lab.paper.links import RunPage, links, run_pages, with_devices, without_devices
+from longca.lab.paper.links import RunPage, links, run_pages
 from longca.lab.paper.page import Judged, ShownExhibit, StudyPage
 from longca.lab.paper.provenance import provenance
 from longca.lab.paper.published import (
@@ -27,7 +27,7 @@ from longca.lab.paper.published import (
     with_published,
 )
 from longca.lab.paper.repairs import REPAIRS
-from longca.lab.report import merged_json, points_json
+from longca.lab.report import merged_json, points_json, with_anchors
 from longca.lab.report.build import comparable
 from longca.lab.report.content import (
     PICK,
@@ -53,7 +53,7 @@ from longca.lab.report.look import (
     theme,
     with_shared_styles,
 )
-from longca.lab.report.series import FAILURES, Unit, for_file, labelled, rate_unit, sampled
+from longca.lab.report.series import FAILURES, Unit, for_file, labelled, plain_ids, rate_unit, sampled
 from longca.lab.store import UnusableFile, replace_file
 from longca.lab.store.environments import Environments
 from longca.lab.store.export import csv_bytes, export, frame_csv
@@ -89,7 +89,7 @@ class _Paper:
     """The content that exhibits are made of."""
 
     table: pd.DataFrame
-    """whose cell ids name one device each (`longca.lab.paper.links.with_devices`)"""
+    """whose cell ids name one device each (`longca.lab.report.with_anchors`)"""
     published: pd.DataFrame
     """published rates of the table's cells"""
     methods: tuple[str, ...]
@@ -152,21 +152,26 @@ class _Paper:
             f"{note}; here {percent(share / 100)}" if isinstance(note, str) else ""
             for note, share in zip(here, self.first.peak_percent, strict=True)
         ]
-        ids = self.first.cell_id.map(without_devices)
-        extra = {"published": texts, "home": self.homes(self.first)}
-        return points_json(labelled(self.first).assign(cell_id=ids), extra, self.unit)
+        homes = self.homes(self.first)
+        ids = map(plain_ids, self.first.cell_id)
+        names = [
+            home.anchor_of(cell_id, device) if home else cell_id
+            for home, cell_id, device in zip(homes, ids, self.first.device, strict=True)
+        ]
+        extra = {"published": texts, "home": [home.address if home else "" for home in homes]}
+        return points_json(labelled(self.first).assign(cell_id=names), extra, self.unit)
 
-    def homes(self, table: pd.DataFrame) -> list[str]:
-        """The address of the page that shows each row in full: the one of its study and its device; "" where
-        there is none."""
+    def homes(self, table: pd.DataFrame) -> list[RunPage | None]:
+        """The page that shows each row in full: the one of its study and its device; None where there is
+        none."""
         rows = list(zip(table.study, table.device, strict=True))
-        addresses = {
+        pages = {
             (study, device): next(
-                (page.address for page in self.pages if page.study == study and page.is_of(device)), ""
+                (page for page in self.pages if page.study == study and page.is_of(device)), None
             )
             for study, device in set(rows)
         }
-        return [addresses[row] for row in rows]
+        return [pages[row] for row in rows]
 
 
 def build_paper(
@@ -205,7 +210,7 @@ def build_paper(
     table = of_grid(judged_table)
     shown_masks = gallery()
     methods = {*table.method, *(method for exhibit in exhibits() for method in exhibit.methods)}
-    ranked_table = with_devices(judged_table)
+    ranked_table = with_anchors(judged_table)
     own_table = of_grid(ranked_table)
     paper = _Paper(
         own_table,
@@ -223,12 +228,14 @@ def build_paper(
     progress("ranking the methods")
     labels = labelled(ranked_table)
     homes = {
-        cell_id: f"{home}#cell-{without_devices(cell_id)}"
-        for cell_id, home in zip(own_table.cell_id, paper.homes(own_table), strict=True)
+        cell_id: home.address_of(plain_ids(cell_id), device)
+        for cell_id, device, home in zip(
+            own_table.cell_id, own_table.device, paper.homes(own_table), strict=True
+        )
         if home
     }
     chooser, least = _chooser(labels, paper, homes)
-    about = method_notes(ordered, paper.methods)
+    about = method_notes(ordered, paper.methods, environments)
     pictures = frozenset(mask.name for mask in paper.masks)
     progress("judging the claims")
     forecasts = {number: verdict.text for number, verdict in predicted_verdicts().items()}
@@ -336,12 +343,7 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
         return ShownExhibit(exhibit)
     pairs = published_pairs(data, paper.published)
     file = for_file(with_published(data, pairs))
-    ids = {
-        name: file[name].map(without_devices, na_action="ignore")
-        for name in file
-        if str(name).startswith("cell_ids")
-    }
-    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(file.assign(**ids)))
+    replace_file(paper.data / f"{exhibit.name}.csv", frame_csv(file))
     title = exhibit.title(data)
     amount = sampled(data) if "num_cells" in data else plural(len(data), "row")
     cell_ids = exhibit.cell_ids(data)
@@ -353,7 +355,7 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
         effects=exhibit.effects(data),
         published=published_findings(pairs),
         num_cells=len(cell_ids),
-        links=links(paper.pages_of(measured_on), map(without_devices, cell_ids)),
+        links=links(paper.pages_of(measured_on), map(plain_ids, cell_ids)),
         devices=measured_on,
     )
     if isinstance(exhibit, PaperFigure):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from longca.core import format_length
@@ -18,11 +17,6 @@ from longca.lab.report.content import FILTERS as TABLE_FILTERS
 from longca.lab.report.content import unpacked
 from longca.lab.store.text import plural, short_device
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-MARK = "@"
-_MARKED = re.compile(rf"{MARK}\d+")
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 FILTERS = {entry.name: entry.column for entry in TABLE_FILTERS}
 """of the address of a page's records: name → column"""
@@ -52,6 +46,8 @@ class RunPage:
     """the address of the Parquet file of its records, if it lies beside it"""
     devices: tuple[str, ...] = ()
     """the models of its records' devices; empty for a page that does not say"""
+    anchors: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(cell, the short name of its device) → the name of its first record there"""
 
     @property
     def gpus(self) -> str:
@@ -62,6 +58,13 @@ class RunPage:
         """True if it may have records of this model, by its whole or its short name."""
         names = {name for own in self.devices for name in (own, short_device(own))}
         return not device or not names or device in names
+
+    def address_of(self, cell_id: str, device: str) -> str:
+        """The address of a cell's record on a device."""
+        return f"{self.address}#cell-{self.anchor_of(cell_id, device)}"
+
+    def anchor_of(self, cell_id: str, device: str) -> str:
+        return self.anchors.get((cell_id, short_device(device)), cell_id)
 
     def link(self, wanted: Collection[str]) -> Link | None:
         """The link to its records of these cells, through the narrowest filters that let all of them pass;
@@ -121,34 +124,22 @@ def _page(study: str, path: Path, folder: Path) -> RunPage | None:
     }
     file = path.with_name("records.parquet" if path.name == "report.html" else f"{study}.parquet")
     address, records = (Path(os.path.relpath(target, folder.resolve())).as_posix() for target in (path, file))
-    devices = set(map(str, unpacked(packed["device"], len(anchors)))) if "device" in packed else set()
+    cell_ids = tuple(anchor[:16] for anchor in anchors)
+    devices = [str(device) for device in unpacked(packed.get("device", {"every": ""}), len(anchors))]
+    of_devices: dict[tuple[str, str], str] = {}
+    for cell_id, device, anchor in zip(cell_ids, devices, anchors, strict=True):
+        of_devices.setdefault((cell_id, short_device(device)), anchor)
     return RunPage(
         study,
         address,
-        tuple(anchor[:16] for anchor in anchors),
+        cell_ids,
         values,
         records if file.is_file() else "",
-        tuple(sorted(devices - {""})),
+        tuple(sorted(set(devices) - {""})),
+        of_devices,
     )
 
 
 def _text(value: Any) -> str:
     """A value of a filter; pages of earlier versions have lengths as numbers."""
     return format_length(value) if isinstance(value, int) else str(value)
-
-
-def with_devices(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with cell ids that name one device each: a cell is a request, which several devices may have
-    run. The first device's ids stay as they are; those of the others get a mark."""
-    devices = dict.fromkeys(zip(table.cell_id, table.device, strict=True))
-    counts: Counter[str] = Counter()
-    ids = {}
-    for cell_id, device in devices:
-        ids[cell_id, device] = f"{cell_id}{MARK}{counts[cell_id]}" if counts[cell_id] else cell_id
-        counts[cell_id] += 1
-    return table.assign(cell_id=[ids[key] for key in zip(table.cell_id, table.device, strict=True)])
-
-
-def without_devices(cell_ids: str) -> str:
-    """Cell ids, divided by blanks, without the marks of `with_devices`."""
-    return _MARKED.sub("", cell_ids)

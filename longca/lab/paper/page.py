@@ -67,7 +67,8 @@ class ShownExhibit:
         if self.cells is None or not any("" in row for row in self.cells.rows):
             return ""
         if not self.whys:
-            return "Empty cells: no record has such a number."
+            of = "no record has" if self.exhibit.needs_records else "the case does not have"
+            return f"Empty cells: {of} such a number."
         return words_text("Cells", [why.partition(":")[0] for why in self.whys.values()])
 
     @property

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from longca.lab.report.findings import at_largest, standings_of
     from longca.lab.report.index import write_index
     from longca.lab.report.matrix import WORST_FIRST
-    from longca.lab.report.rows import merged_json, points_json
+    from longca.lab.report.rows import merged_json, points_json, with_anchors
 else:
     __getattr__, __dir__ = face(__name__)
 
@@ -30,5 +30,6 @@ __all__ = [
     "series",
     "standings_of",
     "tables",
+    "with_anchors",
     "write_index",
 ]

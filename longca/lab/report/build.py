@@ -27,7 +27,7 @@ from longca.lab.report.index import overviews
 from longca.lab.report.look.colours import MARKERS, looks, theme
 from longca.lab.report.look.masks import mask_drawings
 from longca.lab.report.look.template import page_templates, static_text
-from longca.lab.report.rows import merged_json, on_page, rows_json
+from longca.lab.report.rows import merged_json, on_page, rows_json, with_anchors
 from longca.lab.report.series import labelled, mask_order, rate_unit
 from longca.lab.store import RecordTable, UnusableFile, replace_file
 from longca.lab.store.columns import COLUMNS
@@ -125,7 +125,7 @@ def build_page(
     hardware = load_hardware() if hardware is None else hardware
     environments = Environments() if environments is None else environments
     values = everything.with_related(hardware)
-    whole = with_predictions(frame(values), everything)
+    whole = with_anchors(with_predictions(frame(values), everything))
     table = labelled(whole)
     ordered = everything.take((~is_beside(whole)).to_numpy().nonzero()[0])
     beside = out.parent if out.name == "report.html" else None
@@ -140,7 +140,7 @@ def build_page(
     decision = views.decision(table)
     fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
     reasons = matrix.reasons(table)
-    worst_errors = tables.worst_errors(ordered)
+    worst_errors = tables.worst_errors(ordered, table.cell_id.tolist())
     steady = tables.steadiness(table)
     shown = on_page(
         table,
@@ -155,7 +155,7 @@ def build_page(
     )
     records_shown = ordered.take(shown)
     table_shown = table.iloc[shown]
-    # the first row of a cell with several records
+    # the first row of a cell with several records on one device
     rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
     names = dict(zip(table.mask_label, table["mask"], strict=True))
     masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
@@ -165,7 +165,7 @@ def build_page(
     )
     own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
     texts = table_texts(table_shown, unit)
-    notes = method_notes(ordered, methods)
+    notes = method_notes(ordered, methods, environments)
     images = tables.images(ordered)
     drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
     marks = [mark for drawing in drawings for mark in drawing.marks]

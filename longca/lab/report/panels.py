@@ -10,7 +10,7 @@ import numpy as np
 from longca.lab.report.findings import leaders
 from longca.lab.report.look.style import MUTED, POINTS
 from longca.lab.report.look.tags import panel_tag, title_tag
-from longca.lab.report.series import join, mask_order
+from longca.lab.report.series import join, mask_order, short_labels
 from longca.lab.store.text import number
 
 if TYPE_CHECKING:
@@ -70,19 +70,20 @@ def draw_panels(
     labels = _labels(
         [name for name in style.methods if name in set(data.method) and not style.is_faint(name)]
     )
+    seconds = short_labels(map(str, data.detail))
     joined = [rows[x].nunique() >= FEWEST_FOR_LINES for _, rows in panels]
     canvas, axes = style.panels(
         len(panels),
         per_row=min(per_row, MOST_LABELLED) if labels else per_row,
         title_lines=lines,
-        title_chars=int(data.detail.str.len().max()),
+        title_chars=max(map(len, seconds.values())),
         label_chars=max(map(len, labels.values()), default=0),
         legend=style.legend_of(data, dots=not all(joined)),
     )
     scale = _Scale(data, y_log)
     ticks = _ticks(sorted(data[x].unique()), 4, x_log)
     for ax, ((name, second), rows), is_joined in zip(axes, panels, joined, strict=True):
-        style.title(ax, str(name), str(second), lines, mask=str(name))
+        style.title(ax, str(name), seconds[str(second)], lines, mask=str(name))
         ax.set_gid(panel_tag(join(str(name), str(second), unit)))
         scale.apply(ax)
         if x_log:
@@ -97,7 +98,14 @@ def draw_panels(
             offset = failures.index(method) - (len(failures) - 1) if method in failures else 0
             ordered = line.sort_values(x)
             _draw_line(
-                ax, style, method, ordered, x, dashed=direction == ["bwd"], joined=is_joined, offset=offset
+                ax,
+                style,
+                method,
+                ordered,
+                x,
+                dashed=direction == ["bwd"],
+                joined=is_joined and (line.status == "ok").sum() >= FEWEST_FOR_LINES,
+                offset=offset,
             )
         style.label_ends(ax, _ends(rows.loc[rows.direction != "bwd"] if both else rows, labels, x))
     if axes:

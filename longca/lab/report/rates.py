@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.report.look.dot_rows import mark, marked_rows
 from longca.lab.report.panels import MASK, PANEL, draw_panels, in_panel_order
-from longca.lab.report.series import attention, labelled, points, rankable, rate_unit
+from longca.lab.report.series import attention, labelled, points, rankable, rate_unit, short_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,8 @@ def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
     rows = list(data.groupby(PANEL, sort=False))
     both = "direction" in data and data.direction.nunique() > 1
     legend = style.legend_of(data, dots=True)
-    names = [", ".join(part for part in key if part) for key, _ in rows]
+    short = short_labels(str(second) for (_, second), _ in rows)
+    names = [", ".join(filter(None, (str(first), short[str(second)]))) for (first, second), _ in rows]
     canvas, ax = marked_rows(style, names, legend, unit)
     for position, (_, cells) in enumerate(rows):
         for cell in cells.itertuples():

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from longca.lab.ranking.table import is_beside
 from longca.lab.report.content.packing import packed, script_json
 from longca.lab.report.content.record_texts import detail_texts, merged_texts, table_texts, tip_texts
 from longca.lab.report.series import Unit
@@ -52,6 +53,25 @@ def anchors(cell_ids: Iterable[str]) -> list[str]:
     return names
 
 
+def with_anchors(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with a column `anchor`, which names each record, and with cell ids that name one device each.
+
+    A cell is a request, which several devices may have run. Its id becomes the anchor of its first record on
+    the device, so that whatever is made of these rows leads to a record of its own device.
+    `longca.lab.report.series.plain_ids` gives the cell ids back.
+    """
+    beside = is_beside(table).to_numpy()
+    order = beside.argsort(kind="stable")  # rows of play-offs and repeats are on no page
+    names = [""] * len(table)
+    for row, name in zip(order, anchors(table.cell_id.iloc[order]), strict=True):
+        names[row] = name
+    first: dict[tuple[str, str], str] = {}
+    keys = list(zip(table.cell_id, table.device, strict=True))
+    for row in order:
+        first.setdefault(keys[row], names[row])
+    return table.assign(anchor=names, cell_id=[first[key] for key in keys])
+
+
 def rows_json(
     records: RecordTable | Sequence[Record],
     table: pd.DataFrame,
@@ -68,7 +88,8 @@ def rows_json(
         samples: include the ordered samples, for small charts.
         details: include the details of records.
     """  # noqa: E501
-    columns: dict[str, Sequence[Any]] = {"anchor": anchors(table.cell_id), **table_texts(table, unit)}
+    table = table if "anchor" in table else with_anchors(table)
+    columns: dict[str, Sequence[Any]] = {"anchor": table.anchor.tolist(), **table_texts(table, unit)}
     columns["log"] = _logs(RecordTable.of(records))
     if details:
         columns |= detail_texts(table, unit)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from longca.lab.ranking.table import RATE, counted, is_beside, is_played, resolutions_of
 from longca.lab.ranking.table import points as ranked_points
 from longca.lab.store.table import is_ranked
-from longca.lab.store.text import number, plural, rate_scale
+from longca.lab.store.text import distinct_names, number, plural, rate_scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,6 +29,8 @@ RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions o
 POINT = "point"  # the column of points for ranking rates
 PAPER_COMPAT = "paper_compat=True"
 CALL = {"heads": "{} heads", "head_dim": "D {}", "dtype": "{}"}
+SEPARATOR = " · "  # of the parts of a label
+_NUMBERED = re.compile(r"\b([0-9a-f]{16})-\d+\b")
 SETTING = {"device_choice": "{}", **CALL, "corpus_choice": "{}"}
 
 
@@ -184,7 +186,15 @@ def _mask_names(masks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], _Mask
 
 def join(*parts: str) -> str:
     """The non-empty parts as one label."""
-    return " · ".join(part for part in parts if part)
+    return SEPARATOR.join(part for part in parts if part)
+
+
+def short_labels(labels: Iterable[str]) -> dict[str, str]:
+    """Label of `join` → the same with short names of GPUs, for titles with little room."""
+    parts = {label: label.split(SEPARATOR) for label in dict.fromkeys(labels)}
+    gpus = {part for of_label in parts.values() for part in of_label if part.startswith("NVIDIA ")}
+    names = distinct_names(sorted(gpus))
+    return {label: join(*(names.get(part, part) for part in of_label)) for label, of_label in parts.items()}
 
 
 def mask_order(table: pd.DataFrame) -> list[str]:
@@ -374,7 +384,14 @@ def rate_unit(largest_tflops: float) -> Unit:
 
 def for_file(data: pd.DataFrame) -> pd.DataFrame:
     """The columns of a figure's data in its file."""
-    return data.drop(columns=POINT, errors="ignore")
+    kept = data.drop(columns=POINT, errors="ignore")
+    names = [name for name in kept if str(name).startswith("cell_id")]
+    return kept.assign(**{name: kept[name].map(plain_ids, na_action="ignore") for name in names})
+
+
+def plain_ids(cell_ids: str) -> str:
+    """Cell ids, divided by blanks, without the numbers of `longca.lab.report.rows.with_anchors`."""
+    return _NUMBERED.sub(r"\1", cell_ids)
 
 
 def sampled(data: pd.DataFrame) -> str:

@@ -61,8 +61,14 @@ def titled(title: str, devices: Iterable[str], hardware: Hardware) -> str:
     return f"{title}, measured on {', '.join(own)}"
 
 
-def worst_errors(records: RecordTable | Iterable[Record]) -> list[WorstError]:
-    """The cell with the largest ratio of error to budget for each method, direction and tensor."""
+def worst_errors(
+    records: RecordTable | Iterable[Record], cell_ids: Sequence[str] | None = None
+) -> list[WorstError]:
+    """The cell with the largest ratio of error to budget for each method, direction and tensor.
+
+    Args:
+        cell_ids: of the records, in their order, as in `longca.lab.report.rows.with_anchors`.
+    """
     from longca.core import format_length
 
     table = RecordTable.of(records)
@@ -77,7 +83,8 @@ def worst_errors(records: RecordTable | Iterable[Record]) -> list[WorstError]:
             counts[key] += 1
             if key not in worst or error.ratio > worst[key][1].ratio:
                 worst[key] = row, error
-    masks, seqlens, cells = (table.values(name) for name in ("mask", "seqlen", "cell_id"))
+    masks, seqlens = (table.values(name) for name in ("mask", "seqlen"))
+    cells = table.values("cell_id") if cell_ids is None else cell_ids
     return [
         WorstError(
             methods[row],

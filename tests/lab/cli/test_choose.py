@@ -226,3 +226,10 @@ def test_the_guide_shows_what_is_answered(longca):
     command = "longca choose causal_document -s 32K -d bwd --gpu h100"
     shown = guide.partition(f"$ {command}\n")[2].partition("\n…")[0]
     assert shown and longca(*command.split()[1:], COLUMNS="80").stdout.startswith(shown)
+
+
+@pytest.mark.parametrize(("command", "other"), [("advise -m", "choose"), ("choose", "advise -m")])
+def test_advise_and_choose_name_each_other_with_the_gpu(longca, command, other):
+    """Without it, the one would answer for another GPU than the other."""
+    done = longca(*command.split(), "causal", "-d", "fwd", "--gpu", "h100 sxm", COLUMNS="80")
+    assert f"longca {other} causal -d fwd --gpu 'h100 sxm'" in done.stdout

@@ -38,7 +38,7 @@ def test_each_direction_has_a_ranking(file: str):
     assert len(repr(answer)) < 400 and "fa3" in repr(answer) and len(answer._repr_html_()) < 4000
     [forward] = longca.choose("causal", file, seqlen=16384, direction="fwd").rankings
     assert forward == answer.rankings[0]
-    assert answer.to_dict()["see_also"] == "longca advise -m causal -s 16K"
+    assert answer.to_dict()["see_also"] == "longca advise -m causal -s 16K --gpu h200"
 
 
 def test_documents_are_of_the_usual_corpus_where_it_was_measured(file: str):

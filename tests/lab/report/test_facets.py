@@ -7,6 +7,7 @@ import pytest
 from longca.lab.report.build import build
 from longca.lab.report.decide.script import described, switches
 from longca.lab.report.decide.views import Decision, decision
+from longca.lab.report.series import short_labels
 from longca.lab.store.table import derived
 from longca.lab.studies.record import Record
 from tests.helpers.records import record
@@ -100,3 +101,10 @@ def test_the_page_asks_for_a_gpu_where_there_are_two(tmp_path: Path, gpus: tuple
     records = [entry for gpu in gpus for entry in both("causal", gpu)]
     text = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
     assert ('["NVIDIA H100 80GB HBM3","H100"]' in text) == (len(gpus) > 1)
+
+
+def test_titles_have_short_names_of_gpus_where_these_stay_distinct():
+    label = "paper compat · NVIDIA H100 80GB HBM3"
+    assert short_labels([label, "NVIDIA H200"]) == {label: "paper compat · H100", "NVIDIA H200": "H200"}
+    both = ["NVIDIA H100 80GB HBM3", "NVIDIA H100 96GB HBM3"]
+    assert short_labels(both) == {name: name for name in both}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NOT_ASKED = "not asked"
 WITHOUT = "measured, but not shown here"
 ALL_PANELS = "all panels"
+ROW = ["place"]  # of figures that have a row for each setting, with a mark of each method
 CALL = (
     "mask",
     "mask_params",
@@ -78,18 +79,20 @@ class Outcomes:
             self._known.setdefault((method, call), why)
 
     def blanks(self, data: pd.DataFrame) -> tuple[Blank, ...]:
-        """The blanks of a figure; none for figures without panels of methods.
+        """The blanks of a figure; none for figures without panels, or rows, in which methods are compared.
 
         Args:
             data: the figure's rows. A mark is a row, be it of a number or of a failure; it names its cells.
         """
-        if not {*PANEL, "method", "cell_ids"} <= set(data):
+        keys = PANEL if set(PANEL) <= set(data) else ROW
+        ids = "cell_ids" if "cell_ids" in data else "cell_id"
+        if not {*keys, "method", ids} <= set(data):
             return ()
         methods = list(dict.fromkeys(data.method))
-        panels = {key: place for place, key in enumerate(dict.fromkeys(_keys(data, PANEL)))}
+        panels = {key: place for place, key in enumerate(dict.fromkeys(_keys(data, keys)))}
         axes = [name for name in AXES if name in data]
         marks: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, str]]] = {key: {} for key in panels}
-        columns = zip(_keys(data, PANEL), _keys(data, axes), data.method, data.cell_ids, strict=True)
+        columns = zip(_keys(data, keys), _keys(data, axes), data.method, data[ids], strict=True)
         for panel, at, method, cell_ids in columns:
             marks[panel].setdefault(at, {})[method] = cell_ids
         missing: dict[tuple[str, str], dict[tuple[Any, ...], list[tuple[Any, ...]]]] = {}

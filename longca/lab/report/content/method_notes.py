@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from longca.core import Registry
+from longca.lab.report.content.builds import Builds
 from longca.lab.store import RecordTable
+from longca.lab.store.environments import Environments
 from longca.lab.studies import Record
 
 PACKAGES = {  # module that a kernel needs → distributions that provide it
@@ -28,6 +30,8 @@ PACKAGES = {  # module that a kernel needs → distributions that provide it
     "flashinfer": ("flashinfer-python",),
     "fastvideo_kernel": ("fastvideo-kernel",),
     "magi_attention": ("magi-attention",),
+    "ring_flash_attn": ("ring-flash-attn",),
+    "yunchang": ("yunchang",),
 }
 
 
@@ -46,6 +50,8 @@ class PartNote:
     url: str
     packages: tuple[str, ...]
     """the packages that it runs on, with the versions of its records"""
+    builds: tuple[str, ...]
+    """the toolkit that torch is built for, and the files of its own packages by their digests"""
     unnamed: tuple[str, ...]
     """modules that it needs beside torch, if no recorded package provides any of them"""
     document: str
@@ -70,20 +76,31 @@ class MethodNotes:
     """method → anchor of its kernel, or of its strategy"""
 
 
-def method_notes(records: RecordTable | Iterable[Record], methods: Sequence[str]) -> MethodNotes:
-    """Notes on these methods."""
+def method_notes(
+    records: RecordTable | Iterable[Record], methods: Sequence[str], listings: Environments | None = None
+) -> MethodNotes:
+    """Notes on these methods.
+
+    Args:
+        listings: of the software of the records, for the builds that they ran.
+    """
+    listings = Environments() if listings is None else listings
+    builds: dict[str, Builds] = {}
     versions: dict[str, dict[str, set[str]]] = {}
     counts: dict[str, int] = {}
     for environment, (method,), count in RecordTable.of(records).environments("method"):
         packages = environment.software.packages if environment else {}
         for name in method.split("+"):
             counts[name] = counts.get(name, 0) + count
+            if environment:
+                builds.setdefault(name, Builds()).add(environment, listings)
             for package, version in packages.items():
                 versions.setdefault(name, {}).setdefault(package, set()).add(version)
     kinds = {name: "kernel" for method in methods for name in method.split("+")[-1:]}
     kinds |= {name: "strategy" for method in methods for name in method.split("+")[:-1]}
     parts = {
-        name: _note(kind, name, versions.get(name, {}), counts.get(name, 0)) for name, kind in kinds.items()
+        name: _note(kind, name, versions.get(name, {}), builds.get(name, Builds()), counts.get(name, 0))
+        for name, kind in kinds.items()
     }
     return MethodNotes(
         tuple(parts.values()),
@@ -107,7 +124,8 @@ def _tip(method: str, parts: Sequence[PartNote]) -> str:
     packages = dict.fromkeys(package for part in parts for package in part.packages)
     unnamed = dict.fromkeys(module for part in parts for module in part.unnamed)
     built = f"{', '.join(unnamed)}: {UNNAMED}" if unnamed else ""
-    return "\n".join(line for line in (method, *lines, ", ".join(packages), built) if line)
+    builds = dict.fromkeys(build for part in parts for build in part.builds)
+    return "\n".join(line for line in (method, *lines, ", ".join(packages), built, ", ".join(builds)) if line)
 
 
 def packages_of(kind: str, name: str) -> tuple[str, ...]:
@@ -123,7 +141,7 @@ def packages_of(kind: str, name: str) -> tuple[str, ...]:
     )
 
 
-def _note(kind: str, name: str, versions: dict[str, set[str]], num_cells: int) -> PartNote:
+def _note(kind: str, name: str, versions: dict[str, set[str]], builds: Builds, num_cells: int) -> PartNote:
     path = Registry(kind).paths().get(name)
     known = _constants(path) if path else {}
     modules = known.get("needs", ("torch",))
@@ -138,9 +156,11 @@ def _note(kind: str, name: str, versions: dict[str, set[str]], num_cells: int) -
         for package in packages_of(kind, name)
         if package in versions
     ]
+    own = [package for module in special for package in provided[module] if package in versions]
+    ran = builds.names(special, own) if num_cells else ()
     label, summary, url = (str(known.get(field, "")) for field in ("label", "summary", "url"))
     return PartNote(
-        name, label or name, summary, url, tuple(packages), tuple(unnamed), DOCUMENTS[kind], num_cells
+        name, label or name, summary, url, tuple(packages), ran, tuple(unnamed), DOCUMENTS[kind], num_cells
     )
 
 
@@ -152,12 +172,24 @@ def _constants(path: Path) -> dict[str, Any]:
     except (OSError, SyntaxError, ValueError):
         return {}
     values: dict[str, Any] = {}
+    constants = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
     for node in (node for part in tree.body if isinstance(part, ast.ClassDef) for node in part.body):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if name in ("label", "summary", "url", "needs"):
                 try:
-                    values[name] = ast.literal_eval(node.value)
+                    values[name] = ast.literal_eval(_resolved(node.value, constants))
                 except ValueError:
                     continue
     return values
+
+
+def _resolved(value: ast.expr, constants: dict[str, ast.expr]) -> ast.expr:
+    """The value, or the tuple of values, with names replaced by the constants of the file."""
+    if isinstance(value, ast.Tuple):
+        return ast.Tuple([_resolved(part, constants) for part in value.elts], value.ctx)
+    return constants.get(value.id, value) if isinstance(value, ast.Name) else value

@@ -41,6 +41,8 @@ class Choice:
     """questions of other directions that no record answers"""
     problems: tuple[UnusableFile, ...] = ()
     """files that could not be read"""
+    see_also: str = ""
+    """the command that predicts the same"""
 
     def __repr__(self) -> str:
         return f"<Choice: {self.finding}>"
@@ -61,7 +63,7 @@ class Choice:
             "rankings": [ranking.to_dict() | {"studies_aside": list(aside)} for ranking, aside in both],
             "unanswered": list(self.unanswered),
             "problems": [vars(problem) for problem in self.problems],
-            "see_also": advise_command(self.question),
+            "see_also": self.see_also,
         }
 
     def _repr_html_(self) -> str:
@@ -228,18 +230,21 @@ def answer(
         found += rows
         unanswered += [] if rows else [str(one)]
     if not found:
-        raise _no_record(table, questions[0], direction)
+        raise _no_record(table, questions[0], direction, gpu)
     return Choice(
         questions[0],
         tuple(ranking for ranking, _ in found),
         tuple(aside for _, aside in found),
         tuple(unanswered),
         tuple(problems),
+        advise_command(question, direction, gpu),
     )
 
 
-def advise_command(question: CallQuestion, direction: str = "both") -> str:
-    """The command that predicts a question."""
+def advise_command(question: CallQuestion, direction: str = "both", gpu: str | None = None) -> str:
+    """The command that predicts a question, for the GPU of that name."""
+    import shlex
+
     from longca.core import format_length
 
     params = ",".join(f"{key}={value}" for key, value in question.params.items() if value is not False)
@@ -252,6 +257,7 @@ def advise_command(question: CallQuestion, direction: str = "both") -> str:
         "-d": direction,
         "-w": str(question.world),
         "--corpus": question.corpus or "",
+        "--gpu": shlex.quote(gpu) if gpu else "",
     }
     usual = {
         "-s": USUAL_SEQLEN,
@@ -261,20 +267,21 @@ def advise_command(question: CallQuestion, direction: str = "both") -> str:
         "-d": "both",
         "-w": "1",
         "--corpus": "",
+        "--gpu": "",
     }
     return " ".join(
         ["longca advise", *(f"{key} {value}" for key, value in options.items() if usual.get(key) != value)]
     )
 
 
-def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str) -> UserError:
+def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str, gpu: str | None) -> UserError:
     asked = table[table.direction == question.direction] if direction == "both" else table
     others = rankings(asked, replace(question, corpus=None)) if question.corpus else []
     corpora = dict.fromkeys(f"documents of {' and '.join(ranking.corpora)}" for ranking in others)
     near = [*corpora, *filter(None, nearest_settings(asked, question))]
     where = "on one device" if question.world == 1 else "with context parallelism"
     why = f"the nearest have {'; '.join(near)}" if near else f"there are none of {question.mask_text} {where}"
-    predicted = f"`{advise_command(question, direction)}` predicts it, `longca run` measures it"
+    predicted = f"`{advise_command(question, direction, gpu)}` predicts it, `longca run` measures it"
     return UserError(
         f"No record has {question}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted
     )

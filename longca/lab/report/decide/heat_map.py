@@ -194,10 +194,12 @@ class HeatMap:
 
     def not_ranked(self, mask: str) -> str:
         """The methods without a number under this mask; "" if all have one."""
-        names = [
-            f"{method} ({status})" for (name, method), (status, _) in self.missing.items() if name == mask
-        ]
-        return f"Not ranked here: {', '.join(names)}." if names else ""
+        names: dict[str, list[str]] = {}
+        for (name, method), (status, _) in self.missing.items():
+            if name == mask:
+                names.setdefault(status, []).append(method)
+        groups = [f"{status}: {', '.join(methods)}" for status, methods in names.items()]
+        return f"Not ranked here, {'; '.join(groups)}." if groups else ""
 
     @cached_property
     def verdicts(self) -> dict[str, str]:
