@@ -1,153 +1,129 @@
 """Predicted times of the ways to band attention's gradients on Hopper: amounts of work, and their costs.
 
 A way is two kernels, or one pass from the first row with some KV heads at once. One pass is simulated item by
-item: an item is a work tile of one query head, or of a few.
+item; an item is a work tile of one query head, or of a few:
 
-    begins     when a program is free, and so late that it stays behind the tiles that add to the same rows of
-               dQ before it
-    computes   START, and one step for each block of 64 rows
-    ends       after it has added dK and dV, for which it waits until the query head before has added its own
+    begins     when a program is free, and so late that it stays DISTANCE behind the earlier work tiles that
+               add to the same rows of dQ
+    computes   after START, one step for each block of 64 rows
+    ends       FINISH later, when it has added dK and dV, for which it waits until the query head before has
+               added its own
 
-The simulation ends after WAVES items for each program; the remaining heads take as long as the latest ones,
-in proportion. It does not import torch.
+Only the last WAVES items of each program are simulated; earlier ones wait as much in the mean. The module
+does not import torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from heapq import heapreplace
 
 import numpy as np
 
-from longca.masks.band import HI, K0, K1, LO, Q0, Q1
+from longca.masks.band import transpose
+from longca.ops.band.tables.heads import (
+    KV_HEADS_AT_ONCE,
+    LATE,
+    MIN_BLOCKS,
+    RESIDENT_PROGRAMS,
+    even_part,
+    heads_that_fit,
+    pack_size,
+)
+from longca.ops.band.tables.tile_rows import BLOCK, FAR, TILE, TileRows
 
-TILE = 128  # keys of a work tile
-BLOCK = 64  # rows of a block
+HEAD_DIM = 128  # of the Hopper kernels
 PROGRAMS = 132  # multiprocessors of an H100 and of an H200
-# of one pass, in blocks: the start of an item, the addition of its dK and dV, and the distance at which a work
-# tile follows another one through the rows
+# in blocks of one pass: chosen among ten settings, by residuals of ways of one mask beside each other
 START = 2.0
 FINISH = 3.0
 DISTANCE = 1.5
 WAVES = 4
-FAR = 1 << 40  # beyond any row
-MANY_PAIRS = 1 << 17  # of segments and work tiles, compared at once
+BYTES_OF_ROW = (2 + 2 + 4) * HEAD_DIM  # of Q, dO and the sums of dQ
+CACHE = 50e6  # bytes of the level-2 cache
+CACHED = 0.35  # share of it that one head's rows may take before they displace each other
+ROWS = 1e5
+# Microseconds for one of each amount, fitted on `reports/h200/ways` (13 lengths from 1K to 10K, 12 masks,
+# 64:8, 32:8, 16:2 and 64:64 heads, one H200, commit 720faf041) by `python -m benchmarks.band.way_costs`,
+# which tells how well.
+ONE_PASS = ("call", "blocks", "q rows", "kv rows", "zeros", "partial blocks", "uncached blocks")
+ONE_PASS_US = (12.88, 1.894, 27.73, 36.0, 11.54, 0.4131, 0.1006)
+TWO_KERNELS = ("call", "dkdv blocks", "dq blocks", "partial dkdv blocks", "partial dq blocks", "q rows")
+TWO_KERNELS_US = (57.92, 1.093, 1.362, 0.4777, 0.1643, 4.786)
 
 
-@dataclass(frozen=True, eq=False)
-class KeyTiles:
-    """The work tiles of one head group, from the last keys to the first, and the rows that see their keys."""
+def one_pass_us(
+    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
+) -> float:
+    """Predicted microseconds of one pass from the first row; arguments as of `one_pass_amounts`."""
+    amounts = one_pass_amounts(tiles, num_q_heads, num_kv_heads, heads_per_item, at_once)
+    return float(amounts @ ONE_PASS_US)
 
-    num_rows: int
-    num_tiles: int
-    tile: np.ndarray
-    """(S,) work tile of each segment: neighbouring rows that see some of its keys; sorted"""
-    first: np.ndarray
-    """(S,) first row of each segment"""
-    end: np.ndarray
-    """(S,) the row after its last one"""
-    full: np.ndarray
-    """(2, F) work tile, number of neighbouring rows that see all of its keys"""
 
-    @classmethod
-    def of(cls, bands: np.ndarray, num_rows: int, num_keys: int, size: int = TILE) -> KeyTiles:
-        num_tiles = -(-num_keys // size)
-        starts = bands[:, K0] // size
-        counts = np.maximum(-(-bands[:, K1] // size) - starts, 0)  # tiles that a band overlaps
-        tile = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
-        of_band = np.repeat(np.arange(len(bands)), counts)
-        q0, q1, k0, k1, lo, hi = (bands[of_band, column] for column in (Q0, Q1, K0, K1, LO, HI))
-        begin = np.maximum(q0, np.maximum(k0, tile * size) - hi)
-        end = np.minimum(q1, np.minimum(k1, (tile + 1) * size) - lo)
-        # rows that see all keys of the work tile
-        all_begin = np.maximum(q0, np.minimum((tile + 1) * size, num_keys) - 1 - hi)
-        all_end = np.minimum(q1, tile * size - lo + 1)
-        full = (k0 <= tile * size) & (k1 >= np.minimum((tile + 1) * size, num_keys)) & (all_begin < all_end)
-        full_tile = num_tiles - 1 - tile[full]
-        full_rows = (all_end - all_begin)[full]
-        seen = begin < end
-        tile = num_tiles - 1 - tile[seen]
-        begin = begin[seen] + tile * FAR
-        order = np.argsort(begin, kind="stable")
-        begin = begin[order]
-        tile = tile[order]
-        reach = np.maximum.accumulate(end[seen][order] + tile * FAR)
-        new = np.append(True, begin[1:] > reach[:-1])[: len(tile)]
-        last = np.append(np.flatnonzero(new)[1:] - 1, len(tile) - 1)[: new.sum()]
-        tile = tile[new]
-        return cls(
-            num_rows,
-            num_tiles,
-            tile,
-            begin[new] - tile * FAR,
-            reach[last] - tile * FAR,
-            np.stack([full_tile, full_rows]),
-        )
+def two_kernels_us(bands: np.ndarray, tiles: TileRows, num_q_heads: int, num_kv_heads: int) -> float:
+    """Predicted microseconds of two kernels; arguments as of `two_kernels_amounts`."""
+    return float(two_kernels_amounts(bands, tiles, num_q_heads, num_kv_heads) @ TWO_KERNELS_US)
 
-    @cached_property
-    def blocks(self) -> np.ndarray:
-        """(tiles,) blocks of each work tile, at least 1."""
-        return np.maximum(self.blocks_of(BLOCK), 1)
 
-    def blocks_of(self, size: int) -> np.ndarray:
-        """(tiles,) blocks of so many rows of each work tile."""
-        return np.bincount(self.tile, -((self.first - self.end) // size), self.num_tiles)
+def one_pass_amounts(
+    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
+) -> np.ndarray:
+    """The amounts of ONE_PASS, (7,): blocks are those of one multiprocessor, waits included; 10⁵ rows.
 
-    def num_partial(self, size: int) -> int:
-        """Partial blocks of so many rows, of all work tiles, up to the alignment of full ones."""
-        return int(self.blocks_of(size).sum() - (self.full[1] // size).sum())
+    Args:
+        tiles: work tiles of TILE keys.
+        at_once: (KV heads, items of each work tile and KV head) that start together.
+    """
+    head_rounds = num_q_heads // num_kv_heads // heads_per_item
+    q_rows = num_q_heads * tiles.num_rows / ROWS
+    kv_rows = num_kv_heads * tiles.num_tiles * TILE / ROWS
+    blocks = float(tiles.blocks.sum()) * num_q_heads / PROGRAMS
+    rows_of_heads = at_once[0] * at_once[1] * heads_per_item * tiles.num_rows
+    return np.array(
+        [
+            1.0,
+            one_pass_blocks(tiles, num_kv_heads, head_rounds, heads_per_item, at_once),
+            q_rows,
+            kv_rows,
+            0.0 if tiles.stores_first else q_rows + 2 * kv_rows,
+            tiles.num_partial(BLOCK) * num_q_heads / PROGRAMS,
+            blocks * max(rows_of_heads * BYTES_OF_ROW / CACHE - CACHED, 0.0),
+        ]
+    )
 
-    @cached_property
-    def stores_first(self) -> bool:
-        """True if blocks of all work tiles begin at multiples of their size, and every row sees a key: the
-        first addends to dQ need no zeros."""
-        if (self.first % BLOCK).any():
-            return False
-        order = np.argsort(self.first)
-        reach = np.maximum.accumulate(np.append(0, self.end[order]))
-        return bool((self.first[order] <= reach[:-1]).all() and reach[-1] >= self.num_rows)
 
-    @cached_property
-    def predecessors(self) -> list[list[tuple[int, float]]]:
-        """For each work tile, the earlier ones behind which it must stay, each with the least number of
-        blocks between their beginnings."""
-        num_tiles = self.num_tiles
-        sizes = -((self.first - self.end) // BLOCK)
-        # blocks of the work tile before each segment
-        before = np.cumsum(sizes) - sizes
-        before -= before[np.searchsorted(self.tile, self.tile)]
-        result: list[list[tuple[int, float]]] = [[] for _ in range(num_tiles)]
-        count = len(self.tile)
-        step = max(MANY_PAIRS // max(count, 1), 1)
-        for start in range(0, count, step):
-            part = slice(start, start + step)
-            row = self.first[part, None]
-            covers = (self.first <= row) & (row < self.end) & (self.tile < self.tile[part, None])
-            latest = np.where(covers, np.arange(count), -1).max(1)
-            mine = np.flatnonzero(latest >= 0)
-            other = latest[mine]
-            mine += start
-            shift = before[other] + (self.first[mine] - self.first[other]) // BLOCK - before[mine]
-            for tile, predecessor, blocks in zip(
-                self.tile[mine].tolist(), self.tile[other].tolist(), shift.tolist(), strict=True
-            ):
-                result[tile].append((predecessor, blocks + DISTANCE))
-        # where several work tiles begin together, another one that passes there comes after the last of them
-        begins, counts = np.unique(self.first, return_counts=True)
-        for row in begins[counts > 1].tolist():
-            covering = np.flatnonzero((self.first <= row) & (row < self.end))
-            passing = np.flatnonzero(self.first[covering[1:]] < row) + 1
-            for mine, other in zip(covering[passing].tolist(), covering[passing - 1].tolist(), strict=True):
-                if self.tile[mine] != self.tile[other]:
-                    shift = before[other] + (row - self.first[other]) // BLOCK
-                    shift -= before[mine] + (row - self.first[mine]) // BLOCK
-                    result[self.tile[mine]].append((int(self.tile[other]), float(shift) + DISTANCE))
-        return result
+def two_kernels_amounts(
+    bands: np.ndarray, tiles: TileRows, num_q_heads: int, num_kv_heads: int
+) -> np.ndarray:
+    """The amounts of TWO_KERNELS, (6,): blocks are those of one multiprocessor, the tail wave included.
+
+    Args:
+        bands: (n, 6) of the head group.
+        tiles: its work tiles of TILE keys.
+    """
+    num_keys = tiles.num_tiles * TILE
+    ratio = num_q_heads // num_kv_heads
+    # query heads of one KV head share the rows of a block, or of a row tile
+    pack = pack_size(ratio, BLOCK)
+    keys = tiles.blocks_of(BLOCK // pack)
+    at_once = even_part(num_kv_heads, KV_HEADS_AT_ONCE)
+    share = min(at_once + LATE * num_kv_heads, num_kv_heads) / RESIDENT_PROGRAMS
+    longest = max(MIN_BLOCKS, int(share * keys.sum())) * (ratio // pack)
+    dkdv = makespan(keys * (ratio // pack), num_kv_heads, at_once, longest)
+    partial_dkdv = tiles.num_partial(BLOCK // pack) * (ratio // pack) * num_kv_heads / PROGRAMS
+
+    pack = pack_size(ratio, TILE)
+    rows = TileRows.of(transpose(bands), num_keys, tiles.num_rows, TILE // pack)
+    queries = rows.blocks_of(BLOCK)
+    at_once = heads_that_fit(num_kv_heads, 4 * HEAD_DIM * num_keys)
+    share = (at_once + LATE * num_kv_heads) * ratio / pack / PROGRAMS
+    packs = num_q_heads // pack
+    dq = makespan(queries, packs, at_once * ratio // pack, max(MIN_BLOCKS, int(share * queries.sum())))
+    partial_dq = rows.num_partial(BLOCK) * packs / PROGRAMS
+    return np.array([1.0, dkdv, dq, partial_dkdv, partial_dq, num_q_heads * tiles.num_rows / ROWS])
 
 
 def one_pass_blocks(
-    tiles: KeyTiles, num_kv_heads: int, head_rounds: int, heads_per_item: int, at_once: tuple[int, int]
+    tiles: TileRows, num_kv_heads: int, head_rounds: int, heads_per_item: int, at_once: tuple[int, int]
 ) -> float:
     """Blocks that a multiprocessor computes in one pass from the first row, and for which it waits.
 
@@ -160,7 +136,8 @@ def one_pass_blocks(
     num_tiles = tiles.num_tiles
     programs = max(PROGRAMS // kv_heads, 1)
     lengths = (tiles.blocks * heads_per_item + (START + FINISH)).tolist()
-    work = list(zip(range(num_tiles), lengths, tiles.predecessors, strict=True))
+    behind = [[(tile, blocks + DISTANCE) for tile, blocks in earlier] for earlier in tiles.predecessors]
+    work = list(zip(range(num_tiles), lengths, behind, strict=True))
     num_tasks = num_kv_heads // kv_heads * head_rounds * num_tiles // rounds  # of `rounds` items each
     wave = max(programs // rounds, 1)
     # whole waves are left out, at the beginning
@@ -198,10 +175,10 @@ def one_pass_blocks(
 
 
 def makespan(lengths: np.ndarray, heads: int, heads_at_once: int, longest: float) -> float:
-    """Time until all items are done, each begun by the program that is free first.
+    """Time, in blocks, until all items are done, each begun by the program that is free first.
 
     Args:
-        lengths: of the items of one head.
+        lengths: blocks of each item of one head.
         heads: with as many items each.
         heads_at_once: whose items start together, the longest first.
         longest: longer items are split into equal parts.
@@ -211,7 +188,9 @@ def makespan(lengths: np.ndarray, heads: int, heads_at_once: int, longest: float
     num_items = len(items) * (heads // heads_at_once)
     omitted = max((num_items // PROGRAMS - WAVES) * PROGRAMS, 0)
     total = float(items.sum()) * (heads // heads_at_once)
-    simulated = np.tile(items, -(-(num_items - omitted) // max(len(items), 1)))[omitted - num_items :].tolist()
+    simulated = np.tile(items, -(-(num_items - omitted) // max(len(items), 1)))[
+        omitted - num_items :
+    ].tolist()
     free = [0.0] * PROGRAMS
     for length in simulated:
         heapreplace(free, free[0] + length)
