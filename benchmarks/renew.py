@@ -45,16 +45,18 @@ COMPARE = (
 
 # half no powers of two
 SWEEP_LENGTHS = "1K,1500,2K,2500,3K,3500,4K,5K,6K,7K,8K,9001,10K,12K,14K,16K,20K,24K,28K,32K,40K,48K,64K,96K"
+# what the sweep does not reach in its time, in two halves
+SWEEP_MIDDLE, SWEEP_LONG = "12K,14K,16K,20K,24K", "28K,32K,40K,48K,64K,96K"
 SWEEP_WAYS = (
     "bwd from last k1,bwd from last k2,bwd from first s1 k1 r1,bwd from first s1 k2 r1,bwd from first s1 k4 "
     "r1,bwd from first s1 k1 r2,bwd"
 )
 
 
-def sweep(heads: str) -> str:
-    """The command that times every way to the gradients at `SWEEP_LENGTHS`."""
+def sweep(heads: str, lengths: str = SWEEP_LENGTHS) -> str:
+    """The command that times every way to the gradients at these lengths, shortest first."""
     return (
-        f"benchmarks.band.dq_order --seconds 510 --heads {heads} --lengths {SWEEP_LENGTHS} --also "
+        f"benchmarks.band.dq_order --seconds 510 --heads {heads} --lengths {lengths} --also "
         f"'{SWEEP_WAYS}' --out {OUT}"
     )
 
@@ -106,6 +108,14 @@ PARTS: Mapping[str, Part] = {
             f"ways to the gradients at 24 lengths, {heads} heads", sweep(heads)
         )
         for heads in ("64:8", "32:8", "16:2", "64:64")
+    },
+    **{
+        f"ways-{half}-{heads.replace(':', '-')}": Part(
+            f"ways to the gradients from {lengths.partition(',')[0]} tokens on, {heads} heads",
+            sweep(heads, lengths),
+        )
+        for heads in ("64:8", "32:8", "16:2", "64:64")
+        for half, lengths in (("middle", SWEEP_MIDDLE), ("long", SWEEP_LONG))
     },
     "dense-equal": Part(
         "band in h100-dense with a query head for each KV head",

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from longca.kernels import Problem
 from longca.lab.studies import cell_mask
 from longca.masks import Mask
 from longca.ops.band import AddOrder
-from longca.ops.band.tables.backward_rule import preferred_dq_order
+from longca.ops.band.tables.backward_way import BackwardWay, chosen_way
 from tools.table import Table, add_options, read_records, write_records
 
 LENGTHS = (8192, 16384, 32768, 65536, 131072)
@@ -216,13 +217,12 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
     """Applies the present choice to measured masks. Masks that are no longer among the known ones are left
     out: plans have changed."""
     where = ", ".join(dict.fromkeys(entry["machine"] for entry in found))
-    way_of = {order: way for way, (_, order) in WAYS.items()}
-    chosen = {case.key: way_of[preferred_dq_order(case.mask, case.num_kv_heads)] for case in known}
+    chosen = {case.key: chosen_way(case.mask, case.num_q_heads, case.num_kv_heads) for case in known}
     rows = []
     records = []
     for name in (*dict.fromkeys(entry["mask"] for entry in found), "all"):
         here = [
-            (chosen[key], {way: float(entry[way]) for way in WAYS})
+            (_column_of(chosen[key], entry), {way: float(entry[way]) for way in _deterministic(entry)})
             for entry in found
             if (key := (entry["digest"], int(entry["heads"]))) in chosen and name in ("all", entry["mask"])
         ]
@@ -230,7 +230,7 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
             two, *passes = WAYS
             lost = [max(speed.values()) / speed[way] - 1 for way, speed in here]
             ratios = {way: [speed[way] / speed[two] for _, speed in here] for way in passes}
-            taken = [sum(way == entry for entry, _ in here) for way in WAYS]
+            taken = [sum(_way_of(entry) == way for entry, _ in here) for way in WAYS]
             records.append(
                 {
                     "mask": name,
@@ -258,6 +258,28 @@ def table(found: Sequence[dict[str, Any]], known: Sequence[Case]) -> Table:
         "of them each way is chosen, and how much slower the choice is than the best way."
     )
     return Table("band_dq_order", caption, COLUMNS, tuple(rows), tuple(records), COLUMNS[:1])
+
+
+def _deterministic(entry: Mapping[str, Any]) -> list[str]:
+    """The columns of a record that have the times of one fixed order, or of two kernels."""
+    numbers = r"bwd from (last|first s1)( [kr]\d+)+"
+    return [column for column in entry if column in WAYS or (re.fullmatch(numbers, column) and entry[column])]
+
+
+def _column_of(way: BackwardWay, entry: Mapping[str, Any]) -> str:
+    """The column of a record with the times of a way; that of its order if other numbers of heads at once
+    were not measured."""
+    if way.kv_heads_at_once:
+        column = f"bwd from first s1 k{way.kv_heads_at_once} r{way.rounds_at_once}"
+        if entry.get(column):
+            return column
+    return next(column for column, (_, order) in WAYS.items() if order is way.order)
+
+
+def _way_of(column: str) -> str:
+    """The column of WAYS with the same order."""
+    order = "from the last row" if "last" in column else "from the first row"
+    return column if column in WAYS else order
 
 
 def _variants(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from tests.helpers.support import ROOT
 from tools.table import read_records, write_records
 
-FULL = build_mask("full", seqlen=8200)
+FULL = build_mask("full", seqlen=12000)
 WINDOW = build_mask("sliding_window", seqlen=8192)
 
 
@@ -30,7 +30,7 @@ def record(mask: Mask, last: float, first: float) -> dict[str, Any]:
     }
 
 
-TWO = [Case("8200", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
+TWO = [Case("12000", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
 
 
 def test_a_choice_loses_what_the_other_way_would_gain() -> None:
@@ -49,6 +49,17 @@ def test_a_choice_loses_what_the_other_way_would_gain() -> None:
     assert (actual[1]["from the first row, least"], actual[-1]["from the last row, most"]) == pytest.approx(
         (1.25, 0.8)
     )
+
+
+def test_a_choice_of_heads_at_once_has_their_column() -> None:
+    """The plan takes four KV heads at once under `full` at 4K; else the column of its order counts."""
+    mask = build_mask("full", seqlen=4096)
+    entry = record(mask, 300.0, 350.0) | {"bwd from first s1 k4 r1": 500.0, "bwd": 600.0}
+    (actual, _), (other, _) = (
+        table([line], [Case("4K", mask, 64, 8)]).records for line in (entry, record(mask, 300.0, 350.0))
+    )
+    assert actual["lost_most"] == 0 and other["lost_most"] == pytest.approx(400 / 350 - 1)
+    assert actual["from the first row"] == other["from the first row"] == 1
 
 
 def test_an_earlier_run_is_read(

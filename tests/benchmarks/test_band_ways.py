@@ -13,7 +13,7 @@ from benchmarks.renew import PARTS
 from longca.masks import build_mask
 from longca.ops.band import api as band_attention
 from longca.ops.band.config import BandKernel
-from longca.ops.band.tables.dq_order import heads_per_item_of
+from longca.ops.band.tables.heads import heads_per_item_of
 
 MASKS = [
     (build_mask("causal", seqlen=4096), 64, 8),

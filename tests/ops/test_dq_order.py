@@ -26,12 +26,8 @@ from longca.ops.band.tables.backward_rule import (
     orders_of_parts,
     preferred_dq_order,
 )
-from longca.ops.band.tables.dq_order import (
-    changes_by_matrix,
-    changes_by_sets,
-    heads_at_once,
-    heads_per_item_of,
-)
+from longca.ops.band.tables.dq_order import changes_by_matrix, changes_by_sets
+from longca.ops.band.tables.heads import heads_at_once, heads_per_item_of
 from longca.ops.band.tables.schedule import (
     FULL_START,
     PARTIAL_END,

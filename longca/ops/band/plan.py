@@ -13,8 +13,20 @@ from torch.nn.utils.rnn import pad_sequence
 from longca.masks import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
 from longca.ops.band.launches import Calls
-from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.ops.band.tables.dq_order import heads_at_once, heads_per_item_of, may_store_first, with_waits
+from longca.ops.band.tables.backward_rule import AddOrder
+from longca.ops.band.tables.backward_time import HEAD_DIM
+from longca.ops.band.tables.backward_way import BackwardWay, chosen_way
+from longca.ops.band.tables.dq_order import may_store_first, with_waits
+from longca.ops.band.tables.heads import (
+    KV_HEADS_AT_ONCE,
+    LATE,
+    RESIDENT_PROGRAMS,
+    even_part,
+    heads_at_once,
+    heads_per_item_of,
+    heads_that_fit,
+    pack_size,
+)
 from longca.ops.band.tables.kv_blocks import blocks_of_grid, cut_intervals
 from longca.ops.band.tables.partial_masks import masks_of
 from longca.ops.band.tables.row_tiles import intervals_of, row_tiles_of
@@ -22,11 +34,6 @@ from longca.ops.band.tables.schedule import ROW_END, ROW_START, TileSchedule, Ti
 from longca.ops.band.tables.work_tiles import schedules_of
 from longca.ops.transfer import on_device
 
-# concurrent programs of a large GPU, from which the allowed length of one of them follows
-RESIDENT_PROGRAMS = 264
-# allowed tail: a row tile may finish this fraction of a program's total time after the others, since a split
-# costs about as much
-LATE = 0.05
 # least row tiles of a block of queries if blocks differ in size, so that the last, partly empty one is short
 TILES_OF_UNEVEN_BLOCK = 4
 UNIT = 128  # rows: row tiles are at most this long, and begin at multiples of their length
@@ -35,10 +42,6 @@ WARP_GROUP_ROWS = 64
 # up to this many tokens, or cells of a block grid, the host builds tables: GPU operations would take longer
 # to launch
 HOST_TOKENS = 1 << 15
-# at most, in a separate dK and dV kernel: all of 64:8 heads; with 64:64, 1 and 64 have worse worst cases
-KV_HEADS_AT_ONCE = 16
-# of data that concurrent programs share: keys and values, or queries and gradients of the output
-L2_BYTES = 24 << 20
 
 Kernels = Mapping[BandKernel, tuple[TileSchedule, TileConfig]]
 
@@ -148,13 +151,18 @@ def plan_band_attention(
         block = mean_block(mask)
         block_rows = block and block * min(ratio & -ratio, SM90_DQ.max_pack)
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        way = BackwardWay(None if deterministic else AddOrder.ANY)
+        if deterministic and needs_backward and head_dim == HEAD_DIM:
+            way = chosen_way(mask, ratio * planned, planned)
         tiles = choose_tiles(
-            head_dim,
-            capability,
-            block=mean_block(mask, keys=True),
-            block_rows=block_rows,
-            dq_order=preferred_dq_order(mask, planned) if deterministic else AddOrder.ANY,
+            head_dim, capability, block=mean_block(mask, keys=True), block_rows=block_rows, dq_order=way.order
         )
+        if BandKernel.DQ not in tiles:  # one pass
+            tiles[BandKernel.DKDV] = replace(
+                tiles[BandKernel.DKDV],
+                kv_heads_per_section=way.kv_heads_at_once,
+                rounds_per_section=way.rounds_at_once,
+            )
     specs = []
     configs = {}
     for kernel in BandKernel:
@@ -331,31 +339,9 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
     return replace(plan, kernels=kernels, units=units, made_on_host=None)
 
 
-def heads_that_fit(num_heads: int, bytes_of_head: int) -> int:
-    """The largest divisor of the number of heads whose shared reads fit into the level-2 cache; at least
-    one."""
-    return even_part(num_heads, L2_BYTES // max(bytes_of_head, 1))
-
-
-def even_part(num_heads: int, most: int) -> int:
-    """The largest divisor of the number of heads up to the given limit; at least one."""
-    return max(
-        heads for heads in range(1, num_heads + 1) if num_heads % heads == 0 and (heads == 1 or heads <= most)
-    )
-
-
 def fills_blocks(mask: Mask, size: int) -> bool:
     """True if blocks of queries are made of whole tiles of this size."""
     return mask.grid is not None and not any((bounds[:-1] % size).any() for bounds in mask.grid.q_bounds)
-
-
-def pack_size(heads_per_kv_head: int, size: int, block: int | None = None) -> int:
-    """Number of query heads of a KV head that share `size` rows or columns. With more heads a tile has fewer
-    tokens, so fewer pairs at the mask's edges are hidden. Row tiles stay within a row of blocks: more tokens
-    than those of a block are wasted, and fewer only increase the number of row tiles.
-    """
-    most = heads_per_kv_head & -heads_per_kv_head
-    return max(min(most, size // (block or 8)), 1)
 
 
 def mean_block(mask: Mask, *, keys: bool = False) -> int | None:

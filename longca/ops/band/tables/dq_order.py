@@ -4,14 +4,12 @@ Floating-point sums depend on the order of their terms. With a fixed order, the 
 the same bits in every run.
 """
 
-import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from longca.masks import Mask
-from longca.ops.band.tables.backward_rule import AddOrder, is_staircase, is_window
+from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.ranges import expand, segments
 from longca.ops.band.tables.schedule import (
     FULL_START,
@@ -24,65 +22,6 @@ from longca.ops.band.tables.schedule import (
 
 FAR = 1 << 32  # beyond any column
 WORD = 32  # work tiles that share a number, a bit each
-# A row tile for each program of an H100 or H200, and all of about the same length: heads then take turns, and
-# share the level-2 cache.
-MANY_TILES = 132
-NEARLY_ALL = 0.9
-NARROW = 0.25  # share of the keys that a query sees; wider windows were not measured
-ITEMS_OF_PROGRAM = 4  # at least, or some programs would have twice the work of others
-HEADS_AT_ONCE = 4  # query heads, of all KV heads together
-
-
-def heads_per_item_of(mask: Mask, order: AddOrder, num_q_heads: int, tile_m: int) -> int:
-    """Query heads of one KV head that a work tile processes before it adds dK and dV: four under a narrow
-    window, where tiles are short, or two if there are few items; otherwise one."""
-    if order is not AddOrder.FROM_FIRST or not _is_narrow_window(mask):
-        return 1
-    num_items = num_q_heads * (mask.seqlen_k // tile_m)
-    return next(
-        (heads for heads in (HEADS_AT_ONCE, 2) if num_items >= heads * ITEMS_OF_PROGRAM * MANY_TILES), 1
-    )
-
-
-def heads_at_once(
-    mask: Mask, order: AddOrder, num_kv_heads: int, head_rounds: int, heads_per_item: int, tile_m: int
-) -> tuple[int, int]:
-    """(KV heads whose work tiles start together, items of each such work tile that start together).
-
-    With several query heads, work tiles of one head wait less for each other; with few, Q, dO and dQ stay in
-    the level-2 cache, and with few KV heads the sums of dK and dV as well. Under a staircase work tiles
-    hardly wait.
-
-    Args:
-        head_rounds: items of a work tile and KV head, of `heads_per_item` query heads each.
-    """
-    first = order is AddOrder.FROM_FIRST
-    if order is AddOrder.ANY or (first and is_staircase(mask) and not _is_narrow_window(mask)):
-        return 1, 1
-    if mask.density >= NEARLY_ALL:
-        return math.gcd(
-            num_kv_heads, _kv_heads_under_even_tiles(mask.seqlen_q // tile_m, mask.seqlen_k // tile_m, first)
-        ), 1
-    rounds = math.gcd(2, head_rounds) if first and heads_per_item == 1 else 1
-    return math.gcd(num_kv_heads, max(HEADS_AT_ONCE // (heads_per_item * rounds), 1)), rounds
-
-
-def _kv_heads_under_even_tiles(num_row_tiles: int, num_tiles: int, first: bool) -> int:
-    """KV heads that start together if all work tiles have the same length. The tiles follow each other
-    through the rows of a head, so its rows limit the number of active tiles."""
-    if num_tiles >= MANY_TILES:
-        return next(
-            (heads for heads in (1, 2) if heads * num_row_tiles >= NEARLY_ALL * MANY_TILES), HEADS_AT_ONCE
-        )
-    return (
-        2
-        if first and num_row_tiles >= num_tiles and 2 * num_tiles >= NEARLY_ALL * MANY_TILES
-        else HEADS_AT_ONCE
-    )
-
-
-def _is_narrow_window(mask: Mask) -> bool:
-    return is_window(mask) and mask.density <= NARROW
 
 
 def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from longca.ops.band.tables.backward_rule import AddOrder
+from longca.ops.band.tables.heads import MIN_BLOCKS
 
 # columns of `work_tiles`
 ROW_START, ROW_END, FULL_START, PARTIAL_START, PARTIAL_END, NUM_FULL, SLOT, NARROW = range(8)
@@ -39,7 +40,7 @@ class TileSpec:
     transposed: bool
     # of the blocks of all row tiles, in one work tile; row tiles with more are split
     max_fraction: float = 1.0
-    min_blocks: int = 16  # work tiles of up to this many blocks are never split
+    min_blocks: int = MIN_BLOCKS  # work tiles of up to this many blocks are never split
     # work tiles wait for each other, sorted so that predecessors stay ahead
     in_order: AddOrder = AddOrder.ANY
     # compute `TileSchedule.stores_first`, which needs a synchronisation with the device

@@ -1,0 +1,129 @@
+"""The rows of each work tile of keys, from the bands of a mask, in little time: for predictions of a plan.
+
+It counts what the plan's tables will hold, and does not import torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from longca.masks.band import HI, K0, K1, LO, Q0, Q1
+
+TILE = 128  # keys of a work tile
+BLOCK = 64  # rows of a block
+FAR = 1 << 40  # beyond any row
+MANY_PAIRS = 1 << 17  # pairs of segments that are compared at once
+
+
+@dataclass(frozen=True, eq=False)
+class TileRows:
+    """The work tiles of one head group, from the last keys to the first, and the rows that see their keys.
+
+    With transposed bands, rows are keys.
+    """
+
+    num_rows: int
+    num_tiles: int
+    tile: np.ndarray
+    """(S,) work tile of each segment: neighbouring rows that see some of its keys; sorted"""
+    first: np.ndarray
+    """(S,) first row of each segment"""
+    end: np.ndarray
+    """(S,) the row after its last one"""
+    full: np.ndarray
+    """(2, F) work tile, number of neighbouring rows that see all of its keys"""
+
+    @classmethod
+    def of(cls, bands: np.ndarray, num_rows: int, num_keys: int, size: int = TILE) -> TileRows:
+        """The work tiles of so many keys each, of (n, 6) bands."""
+        num_tiles = -(-num_keys // size)
+        starts = bands[:, K0] // size
+        counts = np.maximum(-(-bands[:, K1] // size) - starts, 0)  # tiles that a band overlaps
+        tile = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
+        of_band = np.repeat(np.arange(len(bands)), counts)
+        q0, q1, k0, k1, lo, hi = (bands[of_band, column] for column in (Q0, Q1, K0, K1, LO, HI))
+        begin = np.maximum(q0, np.maximum(k0, tile * size) - hi)
+        end = np.minimum(q1, np.minimum(k1, (tile + 1) * size) - lo)
+        # rows that see all keys of the work tile
+        last_key = np.minimum((tile + 1) * size, num_keys) - 1
+        all_begin = np.maximum(q0, last_key - hi)
+        all_end = np.minimum(q1, tile * size - lo + 1)
+        full = (k0 <= tile * size) & (k1 > last_key) & (all_begin < all_end)
+        full = np.stack([num_tiles - 1 - tile[full], (all_end - all_begin)[full]])
+        seen = begin < end
+        tile = num_tiles - 1 - tile[seen]
+        begin = begin[seen] + tile * FAR
+        order = np.argsort(begin, kind="stable")
+        begin = begin[order]
+        tile = tile[order]
+        reach = np.maximum.accumulate(end[seen][order] + tile * FAR)
+        new = np.append(True, begin[1:] > reach[:-1])[: len(tile)]
+        last = np.append(np.flatnonzero(new)[1:] - 1, len(tile) - 1)[: new.sum()]
+        tile = tile[new]
+        return cls(num_rows, num_tiles, tile, begin[new] - tile * FAR, reach[last] - tile * FAR, full)
+
+    @cached_property
+    def blocks(self) -> np.ndarray:
+        """(tiles,) blocks of each work tile, at least 1."""
+        return np.maximum(self.blocks_of(BLOCK), 1)
+
+    def blocks_of(self, size: int) -> np.ndarray:
+        """(tiles,) blocks of so many rows of each work tile."""
+        return np.bincount(self.tile, -((self.first - self.end) // size), self.num_tiles)
+
+    def num_partial(self, size: int) -> int:
+        """Partial blocks of so many rows, of all work tiles, up to the alignment of full ones."""
+        return int(self.blocks_of(size).sum() - (self.full[1] // size).sum())
+
+    @cached_property
+    def stores_first(self) -> bool:
+        """True if blocks of all work tiles begin at multiples of their size, and every row sees a key: the
+        first addends to dQ need no zeros."""
+        if (self.first % BLOCK).any():
+            return False
+        order = np.argsort(self.first)
+        reach = np.maximum.accumulate(np.append(0, self.end[order]))
+        return bool((self.first[order] <= reach[:-1]).all() and reach[-1] >= self.num_rows)
+
+    @cached_property
+    def predecessors(self) -> list[list[tuple[int, float]]]:
+        """For each work tile, the earlier ones behind which it must stay, each with the least number of
+        blocks between their beginnings.
+
+        It must stay behind the latest one that has its first rows; and, where several begin together, it
+        passes there after the last of them.
+        """
+        num_tiles = self.num_tiles
+        sizes = -((self.first - self.end) // BLOCK)
+        # blocks of the work tile before each segment
+        before = np.cumsum(sizes) - sizes
+        before -= before[np.searchsorted(self.tile, self.tile)]
+        result: list[list[tuple[int, float]]] = [[] for _ in range(num_tiles)]
+        count = len(self.tile)
+        step = max(MANY_PAIRS // max(count, 1), 1)
+        for start in range(0, count, step):
+            part = slice(start, start + step)
+            row = self.first[part, None]
+            covers = (self.first <= row) & (row < self.end) & (self.tile < self.tile[part, None])
+            latest = np.where(covers, np.arange(count), -1).max(1)
+            mine = np.flatnonzero(latest >= 0)
+            other = latest[mine]
+            mine += start
+            shift = before[other] + (self.first[mine] - self.first[other]) // BLOCK - before[mine]
+            for tile, predecessor, blocks in zip(
+                self.tile[mine].tolist(), self.tile[other].tolist(), shift.tolist(), strict=True
+            ):
+                result[tile].append((predecessor, blocks))
+        begins, counts = np.unique(self.first, return_counts=True)
+        for row in begins[counts > 1].tolist():
+            covering = np.flatnonzero((self.first <= row) & (row < self.end))
+            passing = np.flatnonzero(self.first[covering[1:]] < row) + 1
+            for mine, other in zip(covering[passing].tolist(), covering[passing - 1].tolist(), strict=True):
+                if self.tile[mine] != self.tile[other]:
+                    shift = before[other] + (row - self.first[other]) // BLOCK
+                    shift -= before[mine] + (row - self.first[mine]) // BLOCK
+                    result[self.tile[mine]].append((int(self.tile[other]), float(shift)))
+        return result
