@@ -190,7 +190,7 @@ def profile(name: str, tokens: int, strategy: str, options: argparse.Namespace) 
     """Prints the functions of the longest own time."""
     world = 1 if strategy == ONE_GPU else options.ranks
     masks = [mask_of(name, tokens * world, seed) for seed in range(options.masks_of_kind)]
-    with cProfile.Profile() as profiler, patch.object(MaskPlanner, "start", _start_at_once):
+    with cProfile.Profile(time.process_time) as profiler, patch.object(MaskPlanner, "start", _start_at_once):
         for _ in plans(strategy, world, masks):
             pass
     statistics_ = pstats.Stats(profiler)

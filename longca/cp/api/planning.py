@@ -99,6 +99,9 @@ class MaskPlanner:
         self._strategies = sorted(
             request.strategies(), key=lambda strategy: (len(strategy.Params.model_fields), strategy.name)
         )  # simple ones first
+        shared: dict[Any, Any] = {}
+        for strategy in self._strategies:
+            strategy.share_plans(shared)
         ranks_per_node = comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0]
         self._links = LinkSpeeds(ranks_per_node=int(ranks_per_node))
         self._forecaster = (

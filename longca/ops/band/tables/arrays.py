@@ -136,9 +136,9 @@ def stable_order(x: Array) -> Array:
     return torch.argsort(x, stable=True)
 
 
-def sort(x: Array) -> tuple[Array, Array]:
-    """(sorted values, stable permutation)."""
-    order = stable_order(x)
+def sort(x: Array, *, stable: bool = True) -> tuple[Array, Array]:
+    """(sorted values, permutation)."""
+    order = stable_order(x) if stable or isinstance(x, Tensor) else np.argsort(x)
     return x[order], order
 
 
