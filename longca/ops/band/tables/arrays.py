@@ -66,7 +66,10 @@ def concat(parts: Sequence[Array], axis: int = 0) -> Array:
 
 def columns(table: Array, index: Array) -> Array:
     """Those columns of a matrix."""
-    return table.take(index, axis=1) if isinstance(table, np.ndarray) else table.index_select(1, index)
+    if isinstance(table, Tensor):
+        return table.index_select(1, index)
+    # `take` would copy a part of a matrix before
+    return table.take(index, axis=1) if table.flags.c_contiguous else table[:, index]
 
 
 def maximum(a: Array, b: Array) -> Array:

@@ -107,11 +107,11 @@ def _of_one_slice(fields: Array, number: Array, width: int, base: int) -> tuple[
     # any block with the key
     example = zeros(keys.shape, keys)
     example[mask] = numbers(len(mask), mask)
-    fields = columns(fields, example)[..., None]
-    row = numbers(width, mask)
+    fields = short(columns(fields, example))[..., None]  # none is larger than a tile
+    row = short(numbers(width, mask))
     start, end = _columns(fields, row)
     sees = (fields[0] <= row) & (row < fields[1]) & (start < end)
-    return short(where(sees, start | end << 16, 0)), mask, number[example]
+    return where(sees, start | end << 16, 0), mask, number[example]
 
 
 def _of_several_slices(
