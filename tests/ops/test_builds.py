@@ -1,6 +1,7 @@
-"""Nothing is compiled after `compile_builds`, whatever masks come: launches of plans of random masks, whole and
-in parts on ranks, by a stand-in for the compiler that counts its calls."""
+"""Nothing is compiled after `compile_builds`, whatever masks come: launches of plans of random masks, whole
+and in parts on ranks, by a stand-in for the compiler that counts its calls."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -59,7 +60,7 @@ def random_mask(rng: np.random.Generator) -> Mask:
         return build_mask(str(rng.choice(NAMES)), seqlen=seqlen, seed=int(rng.integers(1 << 30)))
     edges = [0, *sorted(rng.choice(np.arange(1, seqlen), 6, replace=False).tolist()), seqlen]
     rows = []
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in itertools.pairwise(edges):
         first, last = sorted(rng.integers(0, seqlen + 1, 2).tolist())
         low, high = sorted(rng.integers(-seqlen, seqlen, 2).tolist())
         rows.append((start, end, first, last, rng.choice([low, -INF]), rng.choice([high, INF])))

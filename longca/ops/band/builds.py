@@ -32,7 +32,7 @@ from torch import Tensor
 from longca.masks import Mask, build_mask
 from longca.ops.band.config import BandKernel, choose_tiles
 from longca.ops.band.launch import start_backward, start_forward
-from longca.ops.band.launches import OPTIONS, Launches
+from longca.ops.band.launches import ALIGNMENT, OPTIONS, Launches
 from longca.ops.band.plan import BandPlan, of_rows, plan_band_attention
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.schedule import TileSchedule
@@ -118,20 +118,25 @@ def compile_builds(builds: Sequence[KernelBuild], device: torch.device) -> int:
 
 def _key(build: KernelBuild) -> Any:
     """Equal for launches of one build."""
-    values = zip(build.kernel.params, build.args, strict=True)
+    params = zip(build.kernel.params, build.args, strict=True)
     return (
         build.kernel,
-        tuple(type(arg) if param.do_not_specialize else _kind(arg) for param, arg in values),
+        tuple(
+            arg if param.is_constexpr else type(arg) if param.do_not_specialize else _kind(arg)
+            for param, arg in params
+        ),
         tuple(sorted(build.options.items())),
     )
 
 
 def _kind(arg: Any) -> Any:
-    """What a build depends on of an argument: the dtype of a tensor, the box of a TMA descriptor, a number."""
+    """The properties of an argument that select a build: its dtype, a box of TMA, or those of a number."""
     if isinstance(arg, Tensor):
         return arg.dtype
+    if isinstance(arg, int):
+        return arg == 1, arg % ALIGNMENT == 0
     base = getattr(arg, "base", None)
-    return (base.dtype, tuple(arg.block_shape)) if isinstance(base, Tensor) else arg
+    return (base.dtype, tuple(arg.block_shape)) if isinstance(base, Tensor) else type(arg)
 
 
 def _plans(
@@ -190,8 +195,8 @@ def _tensors(form: CallForm, plan: BandPlan) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _results(form: CallForm) -> list[tuple[torch.dtype, bool]]:
-    """(dtype of a result, whether it is added to an initial one): of a call alone and, in parts, of the first,
-    a middle and the last one."""
+    """(dtype of a result, whether it is added to an initial one): of a call alone; in parts, also of the
+    first, a middle and the last one."""
     if not form.in_parts:
         return [(form.dtype, False)]
     return [(form.dtype, False), (torch.float32, False), (torch.float32, True), (form.dtype, True)]

@@ -66,7 +66,7 @@ def preprocess(launches: Launches, out: torch.Tensor, dout: torch.Tensor, lse: t
     """
     seqlen_q, num_heads, head_dim = out.shape
     copies = max(MULTIPLE // pack, 1) if for_tma else 1
-    # more than any block is long; addresses of all statistics are multiples of 16 bytes, of which builds depend
+    # more than any block is long; as builds depend on it, all statistics begin at multiples of 16 bytes
     num_tokens = (seqlen_q + 256) // MULTIPLE * MULTIPLE
     stats = launches.empty(2, num_heads // pack, copies, num_tokens, pack)
     lse_log2, delta = stats
