@@ -112,8 +112,16 @@ def compile_builds(builds: Sequence[KernelBuild], device: torch.device) -> int:
     different = list({_key(build): build for build in builds}.values())
     # Triton's compiler and the assembler leave Python to other threads for most of their time
     with ThreadPoolExecutor(min(MOST_THREADS, max(len(different), 1)), "longca-builds") as threads:
+        _make_caches(different, device)
         list(threads.map(lambda build: build.compile(device), different))
     return len(different)
+
+
+def _make_caches(builds: Sequence[KernelBuild], device: torch.device) -> None:
+    """Makes each kernel's table of builds, which two threads would make twice, and lose what is in one."""
+    for kernel in {build.kernel for build in builds}:
+        if hasattr(kernel, "device_caches"):
+            kernel.device_caches[device.index or 0]
 
 
 def _key(build: KernelBuild) -> Any:
