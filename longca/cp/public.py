@@ -57,6 +57,7 @@ def context_parallel(
     messages: Literal["auto", "nccl", "symmetric"] = "auto",
     timeout: float = DEFAULT_TIMEOUT_S,
     check: Literal["first", "always"] = "first",
+    warm: bool = True,
 ) -> ContextParallel:
     """Shards a sequence over the ranks of a group, and plans attention. A collective call with equal
     arguments.
@@ -83,6 +84,7 @@ def context_parallel(
             up: before it sends anything, so each host waits for the others. On GPUs, "first" does so in the
             first call of each mask and batch; later no host waits, and an error comes at most 32 calls late.
             "always" also compares elements of tensors on GPUs that `shard` is given.
+        warm: compile now what later masks can need (`ContextParallel.warm`), on GPUs.
 
     Raises:
         UserError: the same line on every rank, if an argument is invalid or differs between ranks.
@@ -102,7 +104,10 @@ def context_parallel(
         request, masks = agreed_request(comm, mask, strategy, arguments)
         comm.use(request.messages, releasable=request.check == "first")
         agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
-        return ContextParallel(comm, request, MaskPlanner(comm, request), masks, agreement)
+        planner = MaskPlanner(comm, request)
+        if warm and comm.device.type == "cuda":
+            planner.warm(masks)
+        return ContextParallel(comm, request, planner, masks, agreement)
     except Exception:
         comm.close()
         raise
@@ -278,6 +283,12 @@ class ContextParallel:
         except PeerLost as error:
             self._agreement.fail(error)
             raise
+
+    @breaks_graph
+    def warm(self) -> int:
+        """Compiles all that calls under any mask can need, and returns the number of builds. A collective
+        call, which `context_parallel` makes by itself on GPUs."""
+        return self._planner.warm(self.masks)
 
     @breaks_graph
     def compare_calls(self) -> None:

@@ -1,10 +1,8 @@
 """Nothing is compiled after `compile_builds`, whatever masks come: launches of plans of random masks, whole
 and in parts on ranks, by a stand-in for the compiler that counts its calls."""
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -12,26 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from longca.core import Registry
-from longca.cp.partition import make_sharding
-from longca.cp.runtime.plan_attention import LocalSteps
-from longca.cp.schedule import Gather, Ring
+from longca.core import CallSpec, Registry
 from longca.kernels import Problem
-from longca.masks import Mask, build_mask
-from longca.masks.band import INF, as_bands
+from longca.masks import build_mask
 from longca.ops.band.tables.backward_rule import AddOrder
+from tests.helpers.ops.random_calls import attend_in_parts, attend_whole, random_mask
 
 pytest.importorskip("triton")
 HOPPER = (9, 0)
 CPU = torch.device("cpu")
 NUM_MASKS = 50
-MOST_TOKENS = 1500
-SCHEDULES = (Ring(), Ring(two_way=True), Gather(), Gather(0), Gather(2))
-NAMES = [
-    name
-    for name in Registry("mask").names()
-    if Registry("mask").load(name).family != "dynamic" and name != "block_causal_document"
-]
 
 
 @contextmanager
@@ -52,52 +40,6 @@ def counted_builds(capability: tuple[int, int] | None) -> Iterator[tuple[Any, li
 
         with patch("triton.compiler.compile", compile):
             yield launched, compiled
-
-
-def random_mask(rng: np.random.Generator) -> Mask:
-    seqlen = int(rng.integers(130, MOST_TOKENS))
-    if rng.random() < 0.7:
-        return build_mask(str(rng.choice(NAMES)), seqlen=seqlen, seed=int(rng.integers(1 << 30)))
-    edges = [0, *sorted(rng.choice(np.arange(1, seqlen), 6, replace=False).tolist()), seqlen]
-    rows = []
-    for start, end in itertools.pairwise(edges):
-        first, last = sorted(rng.integers(0, seqlen + 1, 2).tolist())
-        low, high = sorted(rng.integers(-seqlen, seqlen, 2).tolist())
-        rows.append((start, end, first, last, rng.choice([low, -INF]), rng.choice([high, INF])))
-    return Mask(seqlen, seqlen, (as_bands(rows),))
-
-
-def attend_whole(problem: Problem) -> None:
-    prepared = Registry("kernel").load("band").prepare(problem)
-    q, k = (
-        torch.zeros(problem.mask.seqlen_q, heads, problem.head_dim, dtype=problem.dtype)
-        for heads in (problem.num_q_heads, problem.num_kv_heads)
-    )
-    prepared.backward(prepared.forward(q, k, k), q)
-
-
-def attend_in_parts(problem: Problem, rng: np.random.Generator) -> None:
-    world = int(rng.integers(2, 5))
-    sharding = make_sharding(str(rng.choice(["zigzag", "heap-64", "stripes"])), problem.mask, world)
-    plan = SCHEDULES[rng.integers(len(SCHEDULES))].plan(problem.mask, sharding)
-    rank = int(rng.integers(world))
-    steps = LocalSteps(plan, rank, problem, Registry("kernel").load("band"))
-    new = partial(torch.zeros, dtype=problem.dtype)
-    q = new(int(sharding.num_tokens[rank]), problem.num_q_heads, problem.head_dim)
-    keys = {
-        number: new(plan.step(rank, number).num_keys, problem.num_kv_heads, problem.head_dim)
-        for number in steps.steps
-    }
-    total = steps.output_accumulator(q)
-    for number, k in keys.items():
-        steps.forward(number, total, k, k)
-        total.add()
-    out, lse = total.result()
-    total_dq = steps.dq_accumulator(q)
-    for number, k in keys.items():
-        steps.backward(number, total_dq, k, k, out, lse, q)
-        total_dq.add()
-    total_dq.result()
 
 
 @pytest.mark.parametrize("capability", [HOPPER, (8, 0)], ids=["hopper", "portable"])
@@ -138,3 +80,41 @@ def test_builds_of_block_masks_are_listed_by_example() -> None:
         other = build_mask("block_sparse_uniform", seqlen=2048, block=64, density=0.1, seed=5)
         attend_whole(Problem(other, 8, 1, 128, torch.bfloat16, CPU, True, False))
         assert compiled == []
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("heads", [(16, 2), (40, 8), (64, 8), (6, 6)])
+def test_context_parallelism_knows_all_kernel_calls(world: int, heads: tuple[int, int]) -> None:
+    """The heads of ranks and chunks of any mask are among those whose builds are compiled."""
+    from longca.cp import HeadStrategy
+    from longca.cp.api.warming import local_calls
+
+    call = CallSpec(*heads, 128, "bf16", "bwd")
+    kernel = Registry("kernel").load("band")
+    for strategy in Registry("strategy").load_all():
+        if not isinstance(strategy, HeadStrategy) or strategy.baseline:
+            continue
+        known = {
+            (local.num_q_heads // local.num_kv_heads, in_parts)
+            for local, in_parts in local_calls([strategy], call, world)
+        }
+        for name in ("causal", "full", "sliding_window", "causal_document"):
+            mask = build_mask(name, seqlen=16384)
+            if strategy.refusal(mask, call, world, kernel, "cuda") is None:
+                work = strategy.partition_call(mask, call, world, kernel, "cuda")
+                asked = {
+                    (len(share.q) // len(share.local_kv), work.mesh.ring > 1)
+                    for chunk in work.chunks
+                    for share in chunk.heads.ranks
+                    if share.q
+                }
+                assert asked <= known, (strategy.name, name)
+
+
+def test_nothing_is_warmed_without_a_gpu() -> None:
+    import longca
+    from longca.core import UserError
+
+    assert longca.warm(8, 2, head_dim=128, device="cpu") == 0
+    with pytest.raises(UserError, match="num_kv_heads"):
+        longca.warm(8, 3, head_dim=128, device="cpu")

@@ -74,11 +74,13 @@ class KernelBuild:
 class BuildList(Launches):
     """Lists what calls would start, and starts nothing."""
 
-    multiprocessors = 1  # pyright: ignore[reportAssignmentType] - of no device
-
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.builds: list[KernelBuild] = []
+
+    @property
+    def multiprocessors(self) -> int:
+        return 1  # of no device: nothing starts
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: int) -> None:
         self.builds.append(KernelBuild(kernel, args, options))
@@ -109,6 +111,8 @@ def builds_of(
 
 def compile_builds(builds: Sequence[KernelBuild], device: torch.device) -> int:
     """Compiles builds side by side, and returns how many different ones there are."""
+    if device.type == "cuda" and device.index is None:  # other threads have another current device
+        device = torch.device("cuda", torch.cuda.current_device())
     different = list({_key(build): build for build in builds}.values())
     # Triton's compiler and the assembler leave Python to other threads for most of their time
     with ThreadPoolExecutor(min(MOST_THREADS, max(len(different), 1)), "longca-builds") as threads:

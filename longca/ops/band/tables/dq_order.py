@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from longca.masks import Mask
 from longca.ops.band.tables.arrays import (
@@ -175,8 +174,8 @@ def _of_group(work_tiles: Array, ranges: Array, tile_n: int, order: AddOrder) ->
 
 
 def changes_by_matrix(
-    owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    owner: Array, cells: Array, num_tiles: int, num_positions: int
+) -> tuple[Array, Array, Array]:
     """(work tile, cell, the preceding tile there or −1), wherever it differs from the cell on its left, from
     the right.
 
