@@ -4,8 +4,8 @@ tables.
     python -m benchmarks.cp.planning [--ranks 4] [--tokens 16K,32K] [--masks causal_document,causal]
                                      [--strategies auto,ring_p2p] [--draws 6] [--rounds 4] [--profile]
 
-No GPU is needed: tables are those of a Hopper GPU, built on the host, and not copied to a device. Each draw has
-other documents, of ProLong's lengths, so that nothing can be reused of the plan before; masks without
+No GPU is needed: tables are those of a Hopper GPU, built on the host, and not copied to a device. Each draw
+has other documents, of ProLong's lengths, so that nothing can be reused of the plan before; masks without
 documents get a new context. The strategy "one GPU" is `plan_band_attention` alone, with as many tokens as a
 rank has. 64:8 heads, head dim 128, bf16, with a backward pass. "Mean" and "most" are over the draws, in CPU
 time, which neighbours disturb less than the wall clock's; a plan waits for nothing. "Mask" is the time to
@@ -33,8 +33,8 @@ from longca.core import format_length, parse_length
 from longca.cp.api.planning import Forecaster, MaskPlan, MaskPlanner
 from longca.cp.api.request import AUTO, CpRequest, parse_strategy
 from longca.masks import Mask, build_mask
-from longca.ops.band import plan_band_attention
 from longca.ops.band import plan as band_plan
+from longca.ops.band import plan_band_attention
 from tools.table import Table, add_options
 
 HEADS = (64, 8)
@@ -118,7 +118,8 @@ def measured(name: str, tokens: int, strategy: str, options: argparse.Namespace)
         start = time.process_time()
         masks = [mask_of(name, tokens * world, seed) for seed in range(options.masks_of_kind + 1)]
         mask_ms = min(mask_ms, (time.process_time() - start) / len(masks) * 1e3)
-        for number, (ms, plan) in enumerate(plans(strategy, world, masks)):
+        for number, (ms, made) in enumerate(plans(strategy, world, masks)):
+            plan = made
             if number:  # the first one loads things
                 least[number - 1] = min(least[number - 1], ms)
     one = strategy == ONE_GPU
@@ -179,7 +180,8 @@ def main(arguments: Sequence[str]) -> int:
         )
         for line in records
     ]
-    caption = f"{options.ranks} ranks; CPU time on one core of {machine(CPU)}, {options.masks_of_kind} masks of each kind, each the least of {options.rounds}."
+    draws = f"{options.masks_of_kind} masks of each kind, each the least of {options.rounds}"
+    caption = f"{options.ranks} ranks; CPU time on one core of {machine(CPU)}. {draws}."
     Table(
         "cp_planning", caption, COLUMNS, tuple(rows), tuple(records), ("mask", "tokens a rank", "strategy")
     ).publish(options)
