@@ -309,15 +309,14 @@ class Partitions:
         self._of_world.move_to_end(world)
         if len(self._of_world) > MOST_WORLDS:
             self._of_world.popitem(last=False)
-        shardings = [make_sharding(name, mask, world) for name in names if name not in known]
+        missing = [name for name in names if name not in known]
+        shardings = [make_sharding(name, mask, world) for name in missing]
         chunked = [
             sharding for sharding in shardings if isinstance(sharding, ChunkedSharding) and mask.grid is None
         ]
-        made = [
-            *(partition_jointly(mask, chunked) if chunked else ()),
-            *(partition_mask(mask, sharding) for sharding in shardings if sharding not in chunked),
-        ]
-        known |= {partition.sharding.name: partition for partition in made}
+        joint = {id(part.sharding): part for part in (partition_jointly(mask, chunked) if chunked else ())}
+        for name, sharding in zip(missing, shardings, strict=True):
+            known[name] = joint.get(id(sharding)) or partition_mask(mask, sharding)
         return [known[name] for name in names]
 
 
