@@ -4,6 +4,7 @@ For notebooks and scripts, each loaded at its first use:
 
     mask = longca.build_mask("causal_document", seqlen="8K")     # or Mask.from_documents, from_cu_seqlens, …
     out = longca.attention(q, k, v, mask)                        # the quickest right operator here
+    longca.warm(64, 8, head_dim=128)                             # compiles all that it can need, before training
     cp = longca.context_parallel(mask, group)                    # the same over many GPUs
     frame = longca.load("quick")                                 # records of a study as a DataFrame
     advice = longca.advise(mask, gpus=64, num_q_heads=64, num_kv_heads=8)   # ways to run it, by predicted time
@@ -17,7 +18,7 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.cp import context_parallel
-    from longca.dispatch import attention
+    from longca.dispatch import attention, warm
     from longca.lab.advice import advise
     from longca.lab.report.decide import choose
     from longca.lab.store.frame import load
@@ -26,4 +27,4 @@ else:
     __getattr__, __dir__ = face(__name__)
 
 __version__ = VERSION
-__all__ = ["Mask", "advise", "attention", "build_mask", "choose", "context_parallel", "load"]
+__all__ = ["Mask", "advise", "attention", "build_mask", "choose", "context_parallel", "load", "warm"]

@@ -170,7 +170,7 @@ class PlannedStrategy(HeadStrategy):
         mesh = self.mesh(world, call.num_kv_heads)
         costs = unit_costs(call, mesh, mask)
         schedules = self.schedules(mesh)
-        planner = self._planners.setdefault(costs, Planner(costs))
+        planner = self._planner_of(costs)
         if sharding is not None:
             yield from planner.choices_on(mask, sharding, schedules)
         else:
@@ -181,6 +181,13 @@ class PlannedStrategy(HeadStrategy):
 
     def _heads(self, call: CallSpec, world: int) -> HeadPlan:
         return plan_heads(call.num_q_heads, call.num_kv_heads, self.mesh(world, call.num_kv_heads).heads)
+
+    def _planner_of(self, costs: UnitCosts) -> Planner:
+        """The planner of these costs. All planners share the partitions of masks."""
+        if costs not in self._planners:
+            other = next(iter(self._planners.values()), None)
+            self._planners[costs] = Planner(costs, partitions=other and other.partitions)
+        return self._planners[costs]
 
     def share_plans(self, plans: dict[UnitCosts, Planner]) -> None:
         self._planners = plans

@@ -20,6 +20,7 @@ from longca.cp.api.agreement import Agreement
 from longca.cp.api.differentiable import (
     ForwardCall,
     attend,
+    check_shard,
     check_strategy_of_sinks,
     check_tensors,
     check_tokens,
@@ -59,6 +60,7 @@ def context_parallel(
     timeout: float = DEFAULT_TIMEOUT_S,
     check: Literal["first", "always"] = "first",
     reduction: Literal["fast", "fixed"] = "fast",
+    warm: bool = False,
 ) -> ContextParallel:
     """Shards a sequence over the ranks of a group, and plans attention. A collective call with equal
     arguments.
@@ -88,27 +90,23 @@ def context_parallel(
         reduction: "fixed": the output and gradients have the same bits on any number of ranks and under every
             strategy, for the same tensors, mask, kernel and kind of device. By "fast" bits are the same on
             the same ranks alone.
+        warm: on GPUs, compile now what later masks can need (`ContextParallel.warm`).
 
     Raises:
         UserError: the same line on every rank, if an argument is invalid or differs between ranks.
     """
     comm = join(group, device, timeout)
     try:
-        arguments = {
-            "kernel": kernel,
-            "num_q_heads": num_q_heads,
-            "num_kv_heads": num_kv_heads,
-            "head_dim": head_dim,
-            "dtype": dtype,
-            "backward": backward,
-            "messages": messages,
-            "check": check,
-            "reduction": reduction,
-        }
+        arguments = {"kernel": kernel, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads}
+        arguments |= {"head_dim": head_dim, "dtype": dtype, "backward": backward}
+        arguments |= {"messages": messages, "check": check, "reduction": reduction}
         request, masks = agreed_request(comm, mask, strategy, arguments)
         comm.use(request.messages, releasable=request.check == "first")
         agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
-        return ContextParallel(comm, request, MaskPlanner(comm, request), masks, agreement)
+        planner = MaskPlanner(comm, request)
+        if warm and comm.device.type == "cuda":
+            planner.warm(masks)
+        return ContextParallel(comm, request, planner, masks, agreement)
     except Exception:
         comm.close()
         raise
@@ -227,7 +225,9 @@ class ContextParallel:
                 dtype or shape.
         """
         arguments = f"{row_text(x, dim)}\n{self._plan_text}"
-        self._agreement.begin("unshard", arguments, lambda: self._check_shard(x, dim))
+        self._agreement.begin(
+            "unshard", arguments, lambda: check_shard(x, dim, self.num_tokens, self._comm.device)
+        )
         with self._agreement.messages():
             shard = x.movedim(dim, 0).contiguous()
             whole = gather_tokens(self._comm, shard, self._plan.num_tokens, self._plan.inverse)
@@ -288,6 +288,12 @@ class ContextParallel:
         except PeerLost as error:
             self._agreement.fail(error)
             raise
+
+    @breaks_graph
+    def warm(self) -> int:
+        """Compiles all that calls under any mask can need, and returns the number of builds. A collective
+        call, which `context_parallel(warm=True)` makes on GPUs."""
+        return self._planner.warm(self.masks)
 
     @breaks_graph
     def compare_calls(self) -> None:
@@ -383,15 +389,6 @@ class ContextParallel:
         if sinks is not None:
             prepared = self._plan.prepared[self._mask_number(mask)]
             check_strategy_of_sinks(self._request, prepared, self.strategy)
-
-    def _check_shard(self, x: torch.Tensor, dim: int) -> None:
-        check_tokens("unshard", x, dim, self.num_tokens, "of this rank", "Give what came from cp.shard")
-        if x.device != self._comm.device:
-            raise UserError(
-                f"Argument 'x' of unshard is on {x.device}",
-                why=f"this rank is on {self._comm.device}",
-                todo="Move it there",
-            )
 
     def __repr__(self) -> str:
         chosen = ", chosen by cost" if self._request.strategy == AUTO else ""

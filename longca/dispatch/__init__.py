@@ -7,7 +7,8 @@ from longca.core.lazy import face
 if TYPE_CHECKING:
     from longca.dispatch import torch_op
     from longca.dispatch.api import attention
+    from longca.dispatch.warming import warm
 else:
     __getattr__, __dir__ = face(__name__)
 
-__all__ = ["attention", "torch_op"]
+__all__ = ["attention", "torch_op", "warm"]

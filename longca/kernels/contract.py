@@ -250,6 +250,18 @@ class Kernel(Plugin):
         """Does all untimed work. Raises the backend's own errors."""
         raise NotImplementedError
 
+    def warm(
+        self, calls: Sequence[tuple[CallSpec, bool]], device: torch.device, masks: Sequence[Mask] = ()
+    ) -> int:
+        """Compiles, side by side, all code that later calls of these kinds can need under any mask. Returns
+        the number of builds; 0 for kernels that compile at their first call of each kind, or nothing.
+
+        Args:
+            calls: (call, True if it covers only a part of each row's keys, so that results are merged).
+            masks: masks of later calls, for kernels whose code depends on more than the call.
+        """
+        return 0
+
     def work(self, call: CallSpec, seqlen: int) -> Work | None:
         """The nominal work of one call of a control over `seqlen` tokens. None for attention, whose work
         follows from the mask."""

@@ -134,7 +134,7 @@ def _band_tiles(
     stride = -(-num_cols // tile_cols) + 1
     line, start_tile, end_tile, area = _covered(bands, tile_rows, tile_cols)
     key = np.concatenate([line * stride + start_tile, line * stride + end_tile])
-    order = np.argsort(key, kind="stable")
+    order = np.argsort(key)  # only sums over equal keys are used
     key = key[order]
     total = np.cumsum(np.concatenate([area, -area])[order])
     last = np.flatnonzero(np.diff(key, append=-1))

@@ -5,18 +5,21 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from longca.cp.partition.joint import partition_jointly
 from longca.cp.partition.mesh import Mesh
 from longca.cp.partition.sharding import (
     CANDIDATES,
     TARGET_IMBALANCE,
+    ChunkedSharding,
     StripedSharding,
     best_swap,
     make_sharding,
 )
 from longca.cp.schedule.plan import Plan, Step, Transfer
-from longca.cp.schedule.planner import Planner, UnitCosts, cost_of, costs_of, partition_mask
+from longca.cp.schedule.planner import MOST_WORLDS, Planner, UnitCosts, cost_of, costs_of, partition_mask
 from longca.cp.schedule.ring_and_gather import Gather, Ring, RingPlan
 from longca.masks import Mask, build_mask
+from longca.masks.band import INF, as_bands
 from tests.helpers.kernels.masks_for_tests import rasters, uniform_grid
 from tests.helpers.masks.strategies import masks, patchworks, quick
 
@@ -348,7 +351,38 @@ def test_schedules_share_what_is_cut_for_the_last_mask():
     cut = planner.plan(mask, 4, Ring(), "zigzag").partition
     assert planner.plan(mask, 4, Gather(), "zigzag").partition is cut
     assert planner.plan(mask, 2, Gather(), "zigzag").partition is not cut
-    assert planner.plan(mask, 4, Gather(2), "zigzag").partition is not cut
+    assert planner.plan(mask, 4, Gather(2), "zigzag").partition is cut, "of the last few numbers of ranks"
+    for world in range(2, 2 + MOST_WORLDS):
+        planner.plan(mask, world, Gather(0), "zigzag")
+    assert planner.plan(mask, 4, Gather(3), "zigzag").partition is not cut
+
+
+def test_planners_of_strategies_share_partitions():
+    planner = Planner(RATES)
+    mask = build_mask("causal", seqlen=640)
+    other = Planner(UnitCosts.of(8, 8, 64), partitions=planner.partitions)
+    assert (
+        planner.plan(mask, 4, Ring(), "zigzag").partition is other.plan(mask, 4, Gather(), "zigzag").partition
+    )
+
+
+@pytest.mark.parametrize("world", (2, 3, 16))
+def test_partitions_counted_in_one_pass_are_those_counted_alone(world: int):
+    for mask in (
+        build_mask("causal_document", seqlen=3000, documents=np.array([1, 700, 299, 1990, 10])),
+        build_mask("shared_question", seqlen=3000, documents=np.array([1400, 1600])),
+        build_mask("sliding_window", seqlen=1003, window=100),
+        Mask(100, 100, (as_bands([]),)),
+        Mask(100, 100, (as_bands([(3, 9, 5, 60, -INF, 2)]), as_bands([(0, 100, 0, 100, -7, INF)]))),
+    ):
+        shardings = [
+            make_sharding(name, mask, world) for name in ("contiguous", "zigzag", "heap-16", "level-8")
+        ]
+        assert all(isinstance(sharding, ChunkedSharding) for sharding in shardings)
+        for joint, sharding in zip(partition_jointly(mask, shardings), shardings, strict=True):
+            alone = partition_mask(mask, sharding)
+            for name in ("areas", "band_rows", "num_needed", "needed_hulls"):
+                np.testing.assert_array_equal(getattr(joint, name), getattr(alone, name), err_msg=name)
 
 
 @pytest.mark.parametrize("name", CANDIDATES)

@@ -21,11 +21,12 @@ from longca.ops.band.config import (
     BandKernel,
     choose_tiles,
 )
-from longca.ops.band.plan import UNIT, make_schedules, plan_band_attention
+from longca.ops.band.plan import UNIT, make_schedules, plan_band_attention, schedules_on
 from longca.ops.band.tables.schedule import (
     FULL_START,
     NARROW,
     NUM_FULL,
+    NUMBERS,
     PARTIAL_END,
     PARTIAL_START,
     ROW_END,
@@ -478,6 +479,26 @@ def test_tables_of_short_masks_are_made_on_the_host(
     assert len(set(map(id, there.tables))) == len(set(map(id, here.tables))), (
         "what tables share is copied once"
     )
+
+
+@quick
+@given(band_masks(max_groups=2), st.sampled_from([None, AddOrder.FROM_LAST, AddOrder.FROM_FIRST]))
+def test_tables_are_the_same_by_numpy_and_by_tensors(mask: Mask, order: AddOrder | None) -> None:
+    """As on a GPU, and as on the host."""
+    specs = [
+        TileSpec(16, 64, False, narrow_n=32, max_fraction=0.3, min_blocks=1),
+        TileSpec(32, 16, True, in_order=order or AddOrder.ANY, stores_first=order is AddOrder.FROM_FIRST),
+        TileSpec(8, 32, False),
+    ]
+    for by_numpy, by_tensors in zip(
+        schedules_on(mask, specs, None), schedules_on(mask, specs, CPU), strict=True
+    ):
+        for table, other in zip(by_numpy.tables, by_tensors.tables, strict=True):
+            assert table.dtype == other.dtype and torch.equal(table, other)
+        numbers, others = (
+            [getattr(schedule, name) for name in NUMBERS] for schedule in (by_numpy, by_tensors)
+        )
+        assert numbers == others
 
 
 def test_plans_are_made_without_triton() -> None:

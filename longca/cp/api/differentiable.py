@@ -58,6 +58,15 @@ def check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo:
         )
 
 
+def check_shard(x: Any, dim: Any, num_tokens: int, device: torch.device) -> None:
+    """Raise UserError if `unshard` cannot take `x`: `num_tokens` of them, on that device."""
+    check_tokens("unshard", x, dim, num_tokens, "of this rank", "Give what came from cp.shard")
+    if x.device != device:
+        raise UserError(
+            f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on {device}", todo="Move it there"
+        )
+
+
 def shape_text(x: Any) -> str:
     return f"of shape {' × '.join(map(str, x.shape)) or '()'}"
 

@@ -27,6 +27,7 @@ import numpy as np
 from longca.core import UserError, load_hardware
 from longca.cp.api.ranks import all_or_none
 from longca.cp.api.request import AUTO
+from longca.cp.api.warming import warm_kernel
 from longca.cp.comm.p2p import ReceiveBuffers
 from longca.cp.forecast import PASS_EFFICIENCY, PROFILES, DeviceModel, WorkForecast, links_of
 from longca.cp.partition.mesh import RANKS_PER_NODE
@@ -100,13 +101,14 @@ class MaskPlanner:
         self._strategies = sorted(
             request.strategies(), key=lambda strategy: (len(strategy.Params.model_fields), strategy.name)
         )  # simple ones first
-        ranks_per_node = comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0]
-        self._links = LinkSpeeds(ranks_per_node=int(ranks_per_node))
-        self._forecaster = (
-            Forecaster(self._kernel, comm.messages, int(ranks_per_node))
-            if request.device.type == "cuda"
-            else None
-        )
+        shared: dict[Any, Any] = {}
+        for strategy in self._strategies:
+            strategy.share_plans(shared)
+        self._ranks_per_node = int(comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0])
+        self._links = LinkSpeeds(ranks_per_node=self._ranks_per_node)
+        self._forecaster = None
+        if request.device.type == "cuda":
+            self._forecaster = Forecaster(self._kernel, comm.messages, self._ranks_per_node)
         self._thread = ThreadPoolExecutor(1, "longca-plans")
         self._started: dict[Key, Future[MaskPlan | _Choice]] = {}
         self._kept: OrderedDict[Key, MaskPlan] = OrderedDict()
@@ -138,6 +140,12 @@ class MaskPlanner:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key], (time.perf_counter() - start_s) * 1e3
+
+    def warm(self, masks: Sequence[Mask]) -> int:
+        """Compiles what calls under these and other masks can need. A collective call."""
+        return warm_kernel(
+            self._comm, self._request, self._kernel, self._strategies, masks, self._ranks_per_node
+        )
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)

@@ -39,9 +39,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, TokenRanges, by_rank
+from longca.cp.partition.pieces import BandPieces
+from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, TokenRanges
 from longca.masks import Mask
-from longca.masks.band import HI, INF, K0, LO, Q0, Q1, areas, join_rectangles, shift, spread, tight
+from longca.masks.band import HI, INF, K0, LO, Q0, Q1, join_rectangles, shift, tight
 
 if TYPE_CHECKING:
     KvRange = tuple[int, int, int]
@@ -107,6 +108,13 @@ class MaskPartition:
         start, end = self.sharding.hulls(self.needed_keys)
         return np.where(self.areas > 0, start, self.sharding.seqlen), np.where(self.areas > 0, end, 0)
 
+    def set_counts(
+        self, areas: np.ndarray, band_rows: np.ndarray, num_needed: np.ndarray, *needed_hulls: np.ndarray
+    ) -> None:
+        """Gives the counts of these names, where they are known before."""
+        self.areas, self.band_rows, self.num_needed = areas, band_rows, num_needed
+        self.needed_hulls = needed_hulls[0], needed_hulls[1]
+
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
         """The mask of a rank's queries and these keys, both in local order, with concatenated key ranges.
 
@@ -153,115 +161,37 @@ class KvLayout:
 
 
 class ChunkedPartition(MaskPartition):
-    """A band mask on a chunked sharding. A "piece" is the part of one band on one chunk of queries; pieces
-    are sorted by rank."""
+    """A band mask on a chunked sharding."""
 
     sharding: ChunkedSharding
 
-    def __init__(self, mask: Mask, sharding: ChunkedSharding) -> None:
-        super().__init__(mask, sharding)
-        edges = sharding.edges
-        bands, group = tagged_bands(mask)
-        q0, q1, k0, k1, lo, hi = bands.T
-        band, chunk = spread(sharding.chunk_of(q0), np.searchsorted(edges, q1))
-        order = np.argsort(sharding.owner[chunk], kind="stable")
-        band = band[order]
-        chunk = chunk[order]
-        self._group = group[band]
-        self._chunk = chunk
-        self._rank = sharding.owner[chunk]
-        k0 = k0[band]
-        k1 = k1[band]
-        self._lo = lo[band]
-        self._hi = hi[band]
-        self._q0 = np.maximum(q0[band], edges[chunk])
-        self._q1 = np.minimum(q1[band], edges[chunk + 1])
-        # columns that some row sees: all of them, since every row of a normal band sees a key
-        self._start, self._end = np.maximum(k0, self._q0 + self._lo), np.minimum(k1, self._q1 + self._hi)
-        # columns that all rows see, reduced to whole chunks at ragged ends
-        start = np.maximum(k0, self._q1 - 1 + self._lo)
-        end = np.minimum(k1, self._q0 + self._hi + 1)
-        inner_start = np.where(
-            start > k0, edges[np.minimum(np.searchsorted(edges, start), len(edges) - 1)], k0
-        )
-        inner_end = np.where(
-            end < k1, edges[np.maximum(np.searchsorted(edges, end, side="right") - 1, 0)], k1
-        )
-        empty = (inner_start >= inner_end) | (start >= end)
-        self._inner_start, self._inner_end = (
-            np.where(empty, self._end, inner_start),
-            np.where(empty, self._end, inner_end),
-        )
-        self._divide_ends()
-
-    def _divide_ends(self) -> None:
-        """Divides the columns left and right of the inner ones, which contain the row ends, into one band for
-        each chunk of keys."""
-        edges = self.sharding.edges
-        chunk_of = self.sharding.chunk_of
-        pieces = []
-        chunks = []
-        for start, end in ((self._start, self._inner_start), (self._inner_end, self._end)):
-            piece, chunk = spread(chunk_of(start), np.where(start < end, np.searchsorted(edges, end), 0))
-            pieces.append(piece)
-            chunks.append(chunk)
-        num_left, self._end_piece, self._end_chunk = (
-            len(pieces[0]),
-            np.concatenate(pieces),
-            np.concatenate(chunks),
-        )
-        at = self._end_piece
-        start = self._start[at]
-        end = self._end[at]
-        end[:num_left], start[num_left:] = self._inner_start[at[:num_left]], self._inner_end[at[num_left:]]
-        start = np.maximum(start, edges[self._end_chunk])
-        end = np.minimum(end, edges[self._end_chunk + 1])
-        self._ends = np.stack([self._q0[at], self._q1[at], start, end, self._lo[at], self._hi[at]], axis=1)
-
     @cached_property
-    def _inner_keys(self) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of the keys that all rows of a piece see, as local indices of each rank, (n, P)
-        each."""
-        return self.sharding.num_before(self._inner_start), self.sharding.num_before(self._inner_end)
+    def _pieces(self) -> BandPieces:
+        return BandPieces(*tagged_bands(self.mask), self.sharding)
 
     @cached_property
     def areas(self) -> np.ndarray:
-        world = self.sharding.world
-        owner = self.sharding.owner
-        start, end = self._inner_keys
-        total = by_rank(np.add, self._rank, (end - start) * (self._q1 - self._q0)[:, None], world, 0)
-        pair = self._rank[self._end_piece] * world + owner[self._end_chunk]
-        return total + np.bincount(pair, areas(self._ends), world * world).astype(np.int64).reshape(
-            world, world
-        )
+        return self._pieces.areas
 
     @cached_property
     def band_rows(self) -> np.ndarray:
-        world = self.sharding.world
-        start, end = self._inner_keys
-        q0, q1, k0, k1, lo, hi = self._ends.T
-        of_ends = np.maximum(np.minimum(q1, k1 - lo) - np.maximum(q0, k0 - hi), 0)
-        place = self._end_piece * world + self.sharding.owner[self._end_chunk]
-        at_ends = np.bincount(place, of_ends, start.size).astype(np.int64).reshape(start.shape)
-        num_rows = (self._q1 - self._q0)[:, None]
-        return by_rank(
-            np.add, self._rank, np.where(start < end, num_rows, np.minimum(at_ends, num_rows)), world, 0
-        )
+        return self._pieces.band_rows
 
     @cached_property
     def needed_keys(self) -> TokenRanges:
-        return TokenRanges.union(self._rank, self._start, self._end, self.sharding.seqlen)
+        return self._pieces.needed_keys
 
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
         layout = KvLayout(keys)
-        first, last = np.searchsorted(self._rank, [rank, rank + 1])
-        full_start, full_end = (side[first:last][:, layout.owners] for side in self._inner_keys)
+        pieces = self._pieces
+        first, last = np.searchsorted(pieces.rank, [rank, rank + 1])
+        full_start, full_end = (side[first:last][:, layout.owners] for side in pieces.inner_keys)
         piece, number = np.nonzero(full_start < full_end)
         infinite = np.full(len(piece), INF)
         full = np.stack(
             [
-                self._q0[first + piece],
-                self._q1[first + piece],
+                pieces.q0[first + piece],
+                pieces.q1[first + piece],
                 full_start[piece, number],
                 full_end[piece, number],
                 -infinite,
@@ -271,10 +201,10 @@ class ChunkedPartition(MaskPartition):
         )
         # of each chunk: from a token to its local index
         to_local = self.sharding.offset - self.sharding.edges[:-1]
-        full = layout.place(shift(full, to_local[self._chunk[first + piece]], 0), layout.owners[number])
+        full = layout.place(shift(full, to_local[pieces.chunk[first + piece]], 0), layout.owners[number])
         ends, owner, group = self._local_ends(first, last, layout, to_local)
         bands = np.concatenate([full, layout.place(ends, owner)])
-        group = np.concatenate([self._group[first + piece], group])
+        group = np.concatenate([pieces.group[first + piece], group])
         return self._mask_of_bands(
             rank, keys, [join_rectangles(bands[group == number]) for number in range(self.mask.num_groups)]
         )
@@ -284,19 +214,20 @@ class ChunkedPartition(MaskPartition):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(bands with ends of rows in local indices, their owners, their head groups), of the pieces
         first..last."""
-        owner = self.sharding.owner[self._end_chunk]
+        pieces = self._pieces
+        owner = self.sharding.owner[pieces.end_chunk]
         wanted = np.zeros(self.sharding.world, dtype=bool)
         wanted[layout.owners] = True
-        mine = np.flatnonzero((self._end_piece >= first) & (self._end_piece < last) & wanted[owner])
-        piece = self._end_piece[mine]
-        chunk = self._end_chunk[mine]
-        bands, kept = tight(self._ends[mine])
+        mine = np.flatnonzero((pieces.end_piece >= first) & (pieces.end_piece < last) & wanted[owner])
+        piece = pieces.end_piece[mine]
+        chunk = pieces.end_chunk[mine]
+        bands, kept = tight(pieces.ends[mine])
         piece = piece[kept]
         chunk = chunk[kept]
         return (
-            shift(bands, to_local[self._chunk[piece]], to_local[chunk]),
+            shift(bands, to_local[pieces.chunk[piece]], to_local[chunk]),
             owner[mine][kept],
-            self._group[piece],
+            pieces.group[piece],
         )
 
 

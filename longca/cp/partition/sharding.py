@@ -73,7 +73,7 @@ class Sharding:
     def __init__(self, name: str, seqlen: int, world: int) -> None:
         self.name = name
         self.seqlen = seqlen
-        self.world = world
+        self.world = self.num_rows = world
 
     def ranges(self, rank: int) -> tuple[range, ...]:
         """The tokens of a rank as ascending ranges. A stripe is one range with a step."""
@@ -134,7 +134,7 @@ class ChunkedSharding(Sharding):
         length = np.asarray(lengths, dtype=np.int64)
         owner = np.asarray(owners, dtype=np.int64)
         super().__init__(name, int(length.sum()), world)
-        self.owner = owner[length > 0]
+        self.owner = self.row = owner[length > 0]
         self.edges = np.concatenate([[0], np.cumsum(length[length > 0])])
         """chunk n is tokens edges[n]..edges[n + 1], (C + 1,)"""
         held = np.zeros((len(self.owner) + 1, world), dtype=np.int64)
@@ -168,7 +168,7 @@ class ChunkedSharding(Sharding):
 
     def count_in(self, ranges: TokenRanges) -> np.ndarray:
         return by_rank(
-            np.add, ranges.rank, self.num_before(ranges.end) - self.num_before(ranges.start), self.world, 0
+            np.add, ranges.rank, self.num_before(ranges.end) - self.num_before(ranges.start), self.num_rows, 0
         )
 
     def hulls(self, ranges: TokenRanges) -> tuple[np.ndarray, np.ndarray]:
@@ -176,8 +176,8 @@ class ChunkedSharding(Sharding):
         end = self.num_before(ranges.end)
         some = start < end
         return (
-            by_rank(np.minimum, ranges.rank, np.where(some, start, self.seqlen), self.world, self.seqlen),
-            by_rank(np.maximum, ranges.rank, np.where(some, end, 0), self.world, 0),
+            by_rank(np.minimum, ranges.rank, np.where(some, start, self.seqlen), self.num_rows, self.seqlen),
+            by_rank(np.maximum, ranges.rank, np.where(some, end, 0), self.num_rows, 0),
         )
 
 
@@ -288,13 +288,13 @@ def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
     Chunks are assigned in order of decreasing area, each to the least loaded rank that still has room.
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
-    owners = np.empty(len(lengths), dtype=np.int64)
+    owners, areas = [0] * len(lengths), work.tolist()
     least = [(0, 0, rank) for rank in range(world)]  # area and number of chunks so far
     for number in np.argsort(-work, kind="stable").tolist():
         area, held, rank = heapq.heappop(least)
         owners[number] = rank
         if held + 1 < per_rank:
-            heapq.heappush(least, (area + int(work[number]), held + 1, rank))
+            heapq.heappush(least, (area + areas[number], held + 1, rank))
     return ChunkedSharding(f"heap-{chunk}", lengths, owners, world)
 
 

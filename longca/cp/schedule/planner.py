@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.partition.blocks import BlockPartition
+from longca.cp.partition.joint import partition_jointly
 from longca.cp.partition.mask_partition import ChunkedPartition, MaskPartition, StripedPartition
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.partition.sharding import (
@@ -228,6 +229,7 @@ FREE = LinkSpeeds(
 )  # messages that take no time
 
 
+MOST_WORLDS = 2  # numbers of ranks with kept partitions
 BEST = "best"  # instead of a sharding's name: the cheapest of the candidates
 
 
@@ -290,23 +292,56 @@ class ScoredPlan:
     cost: PlanCost
 
 
+class Partitions:
+    """The partitions of the last mask for the last few numbers of ranks: strategies try several schedules on
+    each, and several strategies have the same. 40 MB for 96 ranks and 1000 documents."""
+
+    def __init__(self) -> None:
+        self._digest = ""
+        self._of_world: OrderedDict[int, dict[str, MaskPartition]] = OrderedDict()
+
+    def of(self, mask: Mask, world: int, names: Sequence[str]) -> list[MaskPartition]:
+        """The partitions on the shardings of these names, in their order."""
+        if self._digest != mask.digest:
+            self._digest = mask.digest
+            self._of_world.clear()
+        known = self._of_world.setdefault(world, {})
+        self._of_world.move_to_end(world)
+        if len(self._of_world) > MOST_WORLDS:
+            self._of_world.popitem(last=False)
+        missing = [name for name in names if name not in known]
+        shardings = [make_sharding(name, mask, world) for name in missing]
+        chunked = [
+            sharding for sharding in shardings if isinstance(sharding, ChunkedSharding) and mask.grid is None
+        ]
+        joint = {id(part.sharding): part for part in (partition_jointly(mask, chunked) if chunked else ())}
+        for name, sharding in zip(missing, shardings, strict=True):
+            known[name] = joint.get(id(sharding)) or partition_mask(mask, sharding)
+        return [known[name] for name in names]
+
+
 class Planner:
     """Makes plans and caches recent ones by the digest of their mask, so that equal masks share one plan."""
 
-    def __init__(self, costs: UnitCosts, candidates: Sequence[str] = CANDIDATES, kept: int = 32) -> None:
+    def __init__(
+        self,
+        costs: UnitCosts,
+        candidates: Sequence[str] = CANDIDATES,
+        kept: int = 32,
+        partitions: Partitions | None = None,
+    ) -> None:
         """
         Args:
             costs: unit costs for the comparison of plans.
             candidates: names of candidate shardings; the first of equally cheap ones is chosen.
             kept: number of cached plans.
+            partitions: those of another planner, to be shared.
         """
         self.costs = costs
         self.candidates = tuple(candidates)
         self._max_kept = kept
         self._kept: OrderedDict[tuple, ScoredPlan] = OrderedDict()
-        self._partitions: dict[tuple[str, int, str], MaskPartition] = {}
-        """for the last mask and number of ranks, since strategies try several schedules in sequence; 40 MB
-        for 96 ranks and 1000 documents"""
+        self.partitions = partitions or Partitions()
 
     def plan(self, mask: Mask, world: int, schedule: Schedule, sharding: str = BEST) -> Plan:
         """The new or cached plan of a mask.
@@ -334,7 +369,7 @@ class Planner:
         """The plans on the shardings of these names, cheapest first. Default: all promising candidates."""
         if names is None:
             names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
-        plans = schedule.plans_of([self._partition(mask, world, name) for name in names])
+        plans = schedule.plans_of(self.partitions.of(mask, world, names))
         return sorted(
             map(ScoredPlan, plans, costs_of(plans, self.costs)), key=lambda choice: choice.cost.total_s
         )
@@ -344,12 +379,3 @@ class Planner:
         partition = partition_mask(mask, sharding)
         plans = (schedule.plans_of([partition])[0] for schedule in schedules)
         return [ScoredPlan(plan, cost_of(plan, self.costs)) for plan in plans]
-
-    def _partition(self, mask: Mask, world: int, name: str) -> MaskPartition:
-        key = mask.digest, world, name
-        if key not in self._partitions:
-            self._partitions = {
-                known: partition for known, partition in self._partitions.items() if known[:2] == key[:2]
-            }
-            self._partitions[key] = partition_mask(mask, make_sharding(name, mask, world))
-        return self._partitions[key]

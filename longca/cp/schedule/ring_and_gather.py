@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,8 +56,12 @@ class Ring:
         return self.plans_of([partition_mask(mask, sharding)])[0]
 
     def plans_of(self, partitions: Sequence[MaskPartition]) -> list[RingPlan]:
-        order = RingOrder(self, partitions[0].sharding.world)
-        return [RingPlan(partition, self, order) for partition in partitions]
+        order = ring_order(self, partitions[0].sharding.world)
+        counts = zip(*order.counts_of(partitions), strict=True)
+        return [
+            RingPlan(partition, self, order, *each)
+            for partition, each in zip(partitions, counts, strict=True)
+        ]
 
     def __str__(self) -> str:
         if self.window is not None:
@@ -100,6 +104,26 @@ class RingOrder:
         """The rank from which a rank gets the KV of a step, (P, T). Undefined in step 0."""
         return self._walk(self.owner, self.before, 1)
 
+    def counts_of(self, partitions: Sequence[MaskPartition]) -> tuple[np.ndarray, ...]:
+        """(`step_areas`, `step_band_rows`, start, end, `received_kv`, `sent_kv`) of the plans of several
+        partitions, (J, P, T) each. start and end are those of the KV that a rank receives for each step: for
+        itself and for all later ranks."""
+        owners = np.arange(self.world)
+        areas, band_rows = (
+            np.stack([getattr(partition, name) for partition in partitions])[:, owners[:, None], self.owner]
+            for name in ("areas", "band_rows")
+        )
+        ranges = []
+        for side, reduce in ((0, np.minimum), (1, np.maximum)):
+            hulls = np.stack([partition.needed_hulls[side] for partition in partitions])
+            # by step, partition and owner
+            needed = np.ascontiguousarray(np.moveaxis(hulls[:, self.holder.T, owners], 1, 0))
+            self.spread_back(needed, reduce)
+            ranges.append(np.moveaxis(needed, 0, 1)[:, owners, self.owner])
+        received = np.maximum(ranges[1] - ranges[0], 0)
+        received[..., 0] = 0
+        return areas, band_rows, *ranges, received, received[:, self.receiver, owners]
+
     def spread_back(self, needed: np.ndarray, reduce: np.ufunc) -> None:
         """Reduces, in place, the needed KV of each step (T, …) with that of the steps for which it is
         forwarded.
@@ -135,24 +159,29 @@ class RingOrder:
         ) % self.window
 
 
+@lru_cache(maxsize=64)
+def ring_order(schedule: Ring, world: int) -> RingOrder:
+    """`RingOrder`, made once."""
+    return RingOrder(schedule, world)
+
+
 class RingPlan(Plan):
     """The plan of a ring. It has as many steps as ranks."""
 
     forwards_kv = True
 
-    def __init__(self, partition: MaskPartition, schedule: Ring, order: RingOrder) -> None:
+    def __init__(
+        self, partition: MaskPartition, schedule: Ring, order: RingOrder, *counts: np.ndarray
+    ) -> None:
+        """
+        Args:
+            counts: as of `RingOrder.counts_of`, (P, T) each.
+        """
         super().__init__(partition, schedule)
         self.num_steps = self.world
         self._order = order
-        ranks = np.arange(self.world)[:, None]
-        steps = np.arange(self.world)
-        self.step_areas = partition.areas[ranks, order.owner]
-        self.step_band_rows = partition.band_rows[ranks, order.owner]
         self._needed = partition.needed_hulls
-        self._start, self._end = self._held_ranges()
-        self.received_kv = np.maximum(self._end - self._start, 0)
-        self.received_kv[:, 0] = 0
-        self.sent_kv = self.received_kv[order.receiver, steps]
+        self.step_areas, self.step_band_rows, self._start, self._end, self.received_kv, self.sent_kv = counts
 
     def forwarded_from(self, number: int) -> int:
         return int(self._order.before[number])
@@ -211,16 +240,6 @@ class RingPlan(Plan):
         start, end = (int(hull[rank, owner]) for hull in self._needed)
         return ((owner, start, end),) if start < end else ()
 
-    def _held_ranges(self) -> tuple[np.ndarray, np.ndarray]:
-        """(start, end) of the KV that a rank receives for each step, (P, T) each: for itself and for all
-        later ranks."""
-        order = self._order
-        owners = np.arange(self.world)
-        start, end = (hull[order.holder.T, owners] for hull in self._needed)  # by step and owner
-        order.spread_back(start, np.minimum)
-        order.spread_back(end, np.maximum)
-        return start[owners, order.owner], end[owners, order.owner]
-
 
 @dataclass(frozen=True)
 class Gather:
@@ -231,10 +250,13 @@ class Gather:
     with the rank's own KV, after all KV has arrived"""
 
     def plan(self, mask: Mask, sharding: Sharding) -> GatherPlan:
-        return GatherPlan(partition_mask(mask, sharding), self)
+        return self.plans_of([partition_mask(mask, sharding)])[0]
 
     def plans_of(self, partitions: Sequence[MaskPartition]) -> list[GatherPlan]:
-        return [GatherPlan(partition, self) for partition in partitions]
+        counts = zip(*gather_counts(self.stages, partitions), strict=True)
+        return [
+            GatherPlan(partition, self, *each) for partition, each in zip(partitions, counts, strict=True)
+        ]
 
     def __str__(self) -> str:
         return (
@@ -244,45 +266,61 @@ class Gather:
         )
 
 
+def gather_counts(stages: int, partitions: Sequence[MaskPartition]) -> tuple[np.ndarray, ...]:
+    """(number of keys from other ranks, step in which they are used, `step_areas`, `step_band_rows`,
+    `received_kv`, `sent_kv`) of the plans of several partitions: (J, P, P) by (rank, owner), the step −1 for
+    never, and (J, P, T).
+
+    Raises:
+        ValueError: a negative number of stages.
+    """
+    if stages < 0:
+        raise ValueError(
+            f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's "
+            f"own; not in {stages}"
+        )
+    world = partitions[0].sharding.world
+    num_steps = 1 + max(stages, 1)
+    areas, band_rows, num_kv, place = (
+        np.stack(parts)
+        for parts in zip(
+            *((part.areas, part.band_rows, *part.remote_needed) for part in partitions), strict=True
+        )
+    )
+    num_remote = (num_kv > 0).sum(axis=2, keepdims=True)
+    step = np.where(num_kv > 0, 1 + place * stages // np.maximum(num_remote, 1), -1)
+    ranks = np.arange(world)
+    step[:, ranks, ranks] = 0 if stages else 1
+    there = step >= 0
+    plan, rank, owner = np.nonzero(there)
+    steps = step[there]
+    of_rank, of_owner = ((plan * world + side) * num_steps + steps for side in (rank, owner))
+
+    def by_step(counts: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Sums by plan, rank and step, in one pass, since there may be as many steps as ranks."""
+        sums = np.zeros(len(partitions) * world * num_steps, dtype=counts.dtype)
+        np.add.at(sums, places, counts[there])
+        return sums.reshape(len(partitions), world, num_steps)
+
+    sides = ((areas, of_rank), (band_rows, of_rank), (num_kv, of_rank), (num_kv, of_owner))
+    return num_kv, step, *(by_step(*side) for side in sides)
+
+
 class GatherPlan(Plan):
     """The plan of a gather. It has one step for own KV and one for each stage."""
 
     forwards_kv = False
     is_all_to_all = True
 
-    def __init__(self, partition: MaskPartition, schedule: Gather) -> None:
+    def __init__(self, partition: MaskPartition, schedule: Gather, *counts: np.ndarray) -> None:
+        """
+        Args:
+            counts: as of `gather_counts`.
+        """
         super().__init__(partition, schedule)
-        stages = schedule.stages
-        if stages < 0:
-            raise ValueError(
-                f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's "
-                f"own; not in {stages}"
-            )
-        self.num_steps = 1 + max(stages, 1)
-        self._num_kv, place = partition.remote_needed
-        num_remote = (self._num_kv > 0).sum(axis=1, keepdims=True)
-        self._step = np.where(self._num_kv > 0, 1 + place * stages // np.maximum(num_remote, 1), -1)
-        """the step in which a rank uses an owner's KV, (P, P) by (rank, owner); −1 for never"""
-        np.fill_diagonal(self._step, 0 if stages else 1)
-        there = self._step >= 0
-        ranks, owners = np.nonzero(there)
-        steps = self._step[there]
-        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv = (
-            self._by_step(counts[there], side, steps)
-            for counts, side in (
-                (partition.areas, ranks),
-                (partition.band_rows, ranks),
-                (self._num_kv, ranks),
-                (self._num_kv, owners),
-            )
-        )
-
-    def _by_step(self, counts: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """The counts (n,) summed by rank and step, (P, T), in one pass, since there may be as many steps as
-        ranks."""
-        found = np.zeros(self.world * self.num_steps, dtype=counts.dtype)
-        np.add.at(found, ranks * self.num_steps + steps, counts)
-        return found.reshape(self.world, self.num_steps)
+        self.num_steps = 1 + max(schedule.stages, 1)
+        self._num_kv, self._step, *of_steps = counts
+        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv = of_steps
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:

@@ -280,43 +280,43 @@ class WorkTimeline:
         overlap = np.array([links.overlap_slowdown for links in speeds])[:, None]
         compute_s = np.zeros((mesh.ring, mesh.heads))
         work_s = np.zeros((num_chunks, len(speeds), mesh.ring, mesh.heads))
-        known: dict[Hashable, Timeline] = {}
+        known: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+        sizes = {links.ranks_per_node for links in speeds}
+        placements = [
+            tuple(np.diff(self._ranks[:, head_rank] // size).astype(bool).tobytes() for size in sizes)
+            for head_rank in range(mesh.heads)
+        ]
         for (index, head_rank), step_s in self._steps.items():
-            line = self._line(index, head_rank, step_s, speeds, known)
-            compute_s[:, head_rank] += line.compute_s
-            work_s[index, :, :, head_rank] = line.total_s(overlap)
+            # rings with equal work and equal placement on nodes share a timeline
+            chunk = self._work.chunks[index]
+            groups = self._work.mask_groups(chunk, head_rank)
+            num_kv = len(chunk.heads.ranks[head_rank].kv)
+            key = id(step_s), groups, num_kv, placements[head_rank]
+            if key not in known:
+                line = self._line(head_rank, groups, num_kv, step_s, speeds)
+                known[key] = line.compute_s, line.total_s(overlap)
+            compute_s[:, head_rank] += known[key][0]
+            work_s[index, :, :, head_rank] = known[key][1]
         arriving_s, leaving_s = self._all_to_all_s(speeds)
         return compute_s, head_pipeline(work_s, arriving_s, leaving_s, overlap[..., None])
 
     def _line(
-        self,
-        index: int,
-        head_rank: int,
-        step_s: np.ndarray,
-        speeds: Sequence[LinkSpeeds],
-        known: dict[Hashable, Timeline],
+        self, head_rank: int, groups: range, num_kv: int, step_s: np.ndarray, speeds: Sequence[LinkSpeeds]
     ) -> Timeline:
-        """The timeline of one ring with one chunk of heads, shared by rings with equal work and equal
-        placement on nodes."""
-        work = self._work
+        """The timeline of one ring with one chunk of heads.
+
+        Args:
+            groups, num_kv: the mask's head groups, and the number of KV heads, of the chunk on this ring.
+        """
         ranks = self._ranks[:, head_rank]
-        chunk = work.chunks[index]
-        groups = work.mask_groups(chunk, head_rank)
-        num_kv = len(chunk.heads.ranks[head_rank].kv)
-        sizes = {links.ranks_per_node for links in speeds}
-        key = id(step_s), groups, num_kv, *(np.diff(ranks // size).astype(bool).tobytes() for size in sizes)
-        if key not in known:
-            if groups not in self._traffic:
-                self._traffic[groups] = PlanTraffic.of(work.plan_of(groups))
-            byte_s, message_s = (
-                np.stack(parts)
-                for parts in zip(
-                    *((links.byte_s(ranks), links.batch_s(ranks)) for links in speeds), strict=True
-                )
-            )
-            kv_s = byte_s * (2 * num_kv * self._call.head_dim * self._call.elem_bytes)
-            known[key] = timeline(self._traffic[groups], step_s, kv_s, message_s, backward=self._backward)
-        return known[key]
+        if groups not in self._traffic:
+            self._traffic[groups] = PlanTraffic.of(self._work.plan_of(groups))
+        byte_s, message_s = (
+            np.stack(parts)
+            for parts in zip(*((links.byte_s(ranks), links.batch_s(ranks)) for links in speeds), strict=True)
+        )
+        kv_s = byte_s * (2 * num_kv * self._call.head_dim * self._call.elem_bytes)
+        return timeline(self._traffic[groups], step_s, kv_s, message_s, backward=self._backward)
 
     def _all_to_all_s(self, speeds: Sequence[LinkSpeeds]) -> Iterable[np.ndarray]:
         """(transfer seconds of each chunk to each rank, transfer seconds of its results), (chunks, S, P, N)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import Mask, Traits
     from longca.ops.band import BandPlan
 
 HEAD_DIMS = (64, 128)
@@ -47,6 +47,31 @@ class Band(Kernel):
         if call.num_kv_heads % traits.num_groups:
             return f"{call.num_kv_heads} KV heads cannot share {traits.num_groups} masks evenly"
         return None
+
+    def warm(
+        self, calls: Sequence[tuple[CallSpec, bool]], device: torch.device, masks: Sequence[Mask] = ()
+    ) -> int:
+        import torch
+
+        from longca.ops.band import CallForm, builds_of, compile_builds
+
+        dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        # builds depend on the ratio of heads, not on their numbers
+        forms = {
+            CallForm(
+                call.num_q_heads // call.num_kv_heads,
+                1,
+                call.head_dim,
+                dtypes[call.dtype],
+                needs_backward=call.direction == "bwd",
+                in_parts=in_parts,
+                deterministic=self.deterministic,
+            )
+            for call, in_parts in calls
+        }
+        blocks = [mask for mask in masks if mask.grid is not None]
+        builds = [build for form in forms for build in builds_of(form, device, blocks)]
+        return compile_builds(builds, device)
 
     def prepare(self, problem: Problem) -> BandPrepared:
         return BandPrepared(problem, deterministic=self.deterministic)

@@ -6,6 +6,7 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.ops.band.api import band_attention, band_backward, band_backward_onto, band_forward
+    from longca.ops.band.builds import CallForm, builds_of, compile_builds
     from longca.ops.band.checks import unusable
     from longca.ops.band.launcher import unknown_launchers
     from longca.ops.band.plan import BandPlan, bytes_of, of_rows, plan_band_attention
@@ -17,11 +18,14 @@ else:
 __all__ = [
     "AddOrder",
     "BandPlan",
+    "CallForm",
     "band_attention",
     "band_backward",
     "band_backward_onto",
     "band_forward",
+    "builds_of",
     "bytes_of",
+    "compile_builds",
     "of_rows",
     "orders_of_parts",
     "plan_band_attention",

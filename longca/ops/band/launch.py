@@ -58,7 +58,9 @@ def launch_forward(
         out.copy_(initial[0]) if initial else out.zero_()
         lse.copy_(initial[1]) if initial else lse.fill_(float("-inf"))
         return
-    plan.calls.start(key, (q, k, v, out, lse, *(initial or ())), plan.tables, partial(_forward, plan, scale))
+    plan.calls.start(
+        key, (q, k, v, out, lse, *(initial or ())), plan.tables, partial(start_forward, plan, scale)
+    )
 
 
 @on_the_device_of_q
@@ -91,7 +93,7 @@ def launch_backward(
         backward_inputs(q, k, v, out, lse, dout, dlse, targets, dk, dv),
         tables,
         partial(
-            _backward,
+            start_backward,
             plan,
             scale,
             dlse is not None,
@@ -117,7 +119,7 @@ def backward_inputs(
     return [q, k, v, out, lse, dout, dk, dv, *(x for x in others if x is not None)]
 
 
-def _forward(
+def start_forward(
     plan: BandPlan,
     scale: float,
     launches: Launches,
@@ -128,6 +130,7 @@ def _forward(
     lse: Tensor,
     *initial: Tensor,
 ) -> None:
+    """Starts the kernels of a forward call by `launches`."""
     schedule, config = plan.kernels[BandKernel.FORWARD]
     pack = config.block_m // schedule.tile_m
     run = forward
@@ -148,7 +151,7 @@ def _forward(
     )
 
 
-def _backward(
+def start_backward(
     plan: BandPlan,
     scale: float,
     has_dlse: bool,
@@ -164,7 +167,8 @@ def _backward(
     dv: Tensor,
     *others: Tensor,
 ) -> None:
-    """
+    """Starts the kernels of a backward call by `launches`.
+
     Args:
         parts: (plan, whether dQ is added to an initial one) of each target.
         others: dLSE, and dQ and the initial dQ of each target, if present.

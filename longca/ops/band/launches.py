@@ -45,6 +45,11 @@ class Launches:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
+    @property
+    def multiprocessors(self) -> int:
+        """Of the device."""
+        return torch.cuda.get_device_properties(self.device).multi_processor_count
+
     def empty(self, *shape: int) -> Tensor:
         """float32, contiguous."""
         return torch.empty(shape, dtype=torch.float32, device=self.device)

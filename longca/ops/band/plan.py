@@ -355,13 +355,19 @@ def mean_block(mask: Mask, *, keys: bool = False) -> int | None:
 
 def make_schedules(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> list[TileSchedule]:
     """Builds all schedules in one pass, which on a GPU takes hardly longer than a single one."""
-    row_tiles = row_tiles_of(mask, specs, device)
+    # NumPy's arrays are quicker than torch's on the host
+    return schedules_on(mask, specs, None if device.type == "cpu" and mask.grid is None else device)
+
+
+def schedules_on(mask: Mask, specs: Sequence[TileSpec], where: torch.device | None) -> list[TileSchedule]:
+    """`make_schedules` by tensors on a device; None: by NumPy, for masks of bands."""
+    row_tiles = row_tiles_of(mask, specs, where)
     if mask.grid is None:
-        intervals = intervals_of(mask, row_tiles, device)
+        intervals = intervals_of(mask, row_tiles, where)
         full, partial = cut_intervals(intervals)
         partial = masks_of(intervals, partial)
     else:
-        full, partial = blocks_of_grid(mask.grid, row_tiles, device)
+        full, partial = blocks_of_grid(mask.grid, row_tiles, where or torch.device("cpu"))
     made = zip(specs, schedules_of(row_tiles, full, partial), strict=True)
     return [_in_order(mask, spec, schedule) if spec.in_order else schedule for spec, schedule in made]
 

@@ -47,7 +47,7 @@ def forward(launches: Launches, q: Tensor, k: Tensor, v: Tensor, schedule: TileS
     strides = out.stride(0), out.stride(1), lse.stride(0), lse.stride(1)
     packs_per_group = packs // len(schedule.work_tiles)
     # one consumer group takes half a multiprocessor
-    num_programs = min(packs * num_tiles, (2 if consumers == 1 else 1) * _multiprocessors(q))
+    num_programs = min(packs * num_tiles, (2 if consumers == 1 else 1) * launches.multiprocessors)
     if num_programs == 0:
         return
     parts = 128 // schedule.tile_n if consumers > 1 else 1
@@ -90,8 +90,8 @@ def backward_dkdv(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Ten
     partials = [launches.empty(num_kv_heads, schedule.num_slots, schedule.tile_m, head_dim) for _ in range(2)]
     strides = dk.stride(0), dk.stride(1), dv.stride(0), dv.stride(1)
     launches.launch(
-        dkdv_kernel, (min(num_items, _multiprocessors(q)),), *tiles, launches.counter(), schedule.work_tiles,
-                    schedule.block_ranges,
+        dkdv_kernel, (min(num_items, launches.multiprocessors),), *tiles, launches.counter(),
+                    schedule.work_tiles, schedule.block_ranges,
         schedule.partial_masks, dk, dv, *partials, *strides, schedule.num_slots, num_tiles, num_items,
                     config.kv_heads_per_section,
         *numbers, scale, scale * LOG2_E, config.block_n // schedule.tile_n, config.num_stages,
@@ -121,7 +121,7 @@ def backward_dq(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Tenso
     )
     partial = launches.empty(packs, schedule.num_slots, config.block_m, head_dim)
     launches.launch(
-        dq_kernel, (min(packs * num_tiles, _multiprocessors(q)),), _boxes(q, 64 // pack, pack, head_dim),
+        dq_kernel, (min(packs * num_tiles, launches.multiprocessors),), _boxes(q, 64 // pack, pack, head_dim),
         _boxes(dout, 64 // pack, pack, head_dim), *(_boxes(x, config.block_n, 1, head_dim) for x in (k, v)),
                     launches.counter(),
         schedule.work_tiles, schedule.block_ranges, schedule.partial_masks, lse_log2, delta, dq,
@@ -148,7 +148,7 @@ def backward_fused(launches: Launches, q: Tensor, k: Tensor, v: Tensor, dout: Te
     sums = [(launches.empty if schedule.stores_first else launches.zeros)(*x.shape) for x in (q, k, v)]
     progress = launches.zeros(num_heads * num_tiles).view(torch.int32)
     launches.launch(
-        fused_kernel, (min(num_items, _multiprocessors(q)),), *tiles,
+        fused_kernel, (min(num_items, launches.multiprocessors),), *tiles,
                     *(_boxes(x, 64, 1, 64) for x in sums),
         launches.counter(), schedule.work_tiles, schedule.block_ranges, schedule.partial_masks,
                     schedule.waits, schedule.wait_ranges,
@@ -211,7 +211,8 @@ def _finish_rows(x_ptr, initial_ptr, sums_ptr, row, num_rows, num_heads, x_token
     tl.store(x_ptr + to, sums.to(x_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["num_q_chunks", "num_k_chunks", "num_q_rows", "num_k_rows"])
+@triton.jit(do_not_specialize=["num_q_chunks", "num_k_chunks", "num_q_rows", "num_k_rows", "num_q_heads",
+                               "num_kv_heads"])
 def _finish_gradients(dq_ptr, initial_dq_ptr, units_ptr, dk_ptr, dv_ptr, dq_sums_ptr, dk_sums_ptr,
                       dv_sums_ptr, num_q_chunks, num_k_chunks,
                       num_q_rows, num_k_rows, num_q_heads, num_kv_heads, dq_token, dq_head, dk_token, dk_head,
@@ -236,10 +237,6 @@ def _finish_gradients(dq_ptr, initial_dq_ptr, units_ptr, dk_ptr, dv_ptr, dq_sums
         row = (chunk - num_q_chunks - num_k_chunks).to(tl.int64) * CHUNK + rows
         _finish_rows(dv_ptr, dv_ptr, dv_sums_ptr, row, num_k_rows, num_kv_heads, dv_token, dv_head, 1.0,
                      False, D, CHUNK)
-
-
-def _multiprocessors(x: Tensor) -> int:
-    return torch.cuda.get_device_properties(x.device).multi_processor_count
 
 
 def _boxes(x: Tensor, tokens: int, heads: int, dims: int) -> TensorDescriptor:

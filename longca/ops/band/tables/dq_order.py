@@ -6,9 +6,33 @@ the same bits in every run.
 
 from dataclasses import replace
 
+import numpy as np
 import torch
-from torch import Tensor
 
+from longca.ops.band.tables.arrays import (
+    Array,
+    as_tensor,
+    at_least,
+    at_most,
+    concat,
+    counts_of,
+    cumulative,
+    distinct,
+    flipped,
+    host_view,
+    largest_so_far,
+    least_so_far,
+    long,
+    numbers,
+    short,
+    sort,
+    stack,
+    starts_of,
+    sums_of,
+    true_positions,
+    where,
+    zeros,
+)
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.ranges import expand, segments
 from longca.ops.band.tables.schedule import (
@@ -30,16 +54,15 @@ def with_waits(schedule: TileSchedule, order: AddOrder) -> TileSchedule:
     waits = []
     wait_ranges = []
     num_waits = 0
-    ranges = schedule.block_ranges.long()
-    number = torch.arange(schedule.work_tiles.shape[1] + 1, device=ranges.device)
-    for work_tiles in schedule.work_tiles.long():
+    ranges = long(host_view(schedule.block_ranges))
+    for work_tiles in long(host_view(schedule.work_tiles)):
         tile, entries = _of_group(work_tiles, ranges, schedule.tile_n, order)
-        bounds = torch.searchsorted(tile.contiguous(), number) + num_waits
+        bounds = starts_of(tile, len(work_tiles)) + num_waits
         waits.append(entries)
-        wait_ranges.append(torch.stack([bounds[:-1], bounds[1:]], 1))
+        wait_ranges.append(stack([bounds[:-1], bounds[1:]], 1))
         num_waits += len(entries)
     return replace(
-        schedule, waits=torch.cat(waits).to(torch.int32), wait_ranges=torch.stack(wait_ranges).to(torch.int32)
+        schedule, waits=as_tensor(short(concat(waits))), wait_ranges=as_tensor(short(stack(wait_ranges)))
     )
 
 
@@ -52,45 +75,46 @@ def may_store_first(schedule: TileSchedule, num_rows: int, num_columns: int) -> 
     """
     if len(schedule.work_tiles) > 1:
         return False
-    (work_tiles,) = schedule.work_tiles.long()
-    ranges = schedule.block_ranges.long()
+    (work_tiles,) = long(host_view(schedule.work_tiles))
+    ranges = long(host_view(schedule.block_ranges))
     tile_n = schedule.tile_n
-    rows = torch.arange(0, num_rows, schedule.tile_m, device=ranges.device)
+    rows = numbers(-(-num_rows // schedule.tile_m), ranges) * schedule.tile_m
     if len(work_tiles) != len(rows):
         return False
     _, start, end = _touched(work_tiles, ranges, tile_n)
     num_blocks = (work_tiles[:, NUM_FULL] + work_tiles[:, PARTIAL_END] - work_tiles[:, PARTIAL_START]).sum()
-    changes = torch.zeros(-(-num_columns // tile_n) + 1, dtype=torch.int64, device=ranges.device)
-    for edge, change in ((start, 1), (end, -1)):
-        changes.scatter_add_(0, (edge // tile_n).clamp(max=len(changes) - 1), torch.full_like(edge, change))
-    right = torch.stack(
+    num_cells = -(-num_columns // tile_n)
+    # stretches that begin and end at each block
+    begun, ended = (counts_of(at_most(edge // tile_n, num_cells), num_cells + 1) for edge in (start, end))
+    right = stack(
         [
-            (torch.sort(work_tiles[:, ROW_START]).values == rows).all(),
+            (sort(work_tiles[:, ROW_START])[0] == rows).all(),
             (ranges[:, 0] % tile_n == 0).all(),
             (end - start).sum() == num_blocks * tile_n,
-            (torch.cumsum(changes, 0)[:-1] > 0).all(),
+            (cumulative(begun - ended)[:-1] > 0).all(),
         ]
     )
     return bool(right.all())
 
 
-def _of_group(work_tiles: Tensor, ranges: Tensor, tile_n: int, order: AddOrder) -> tuple[Tensor, Tensor]:
+def _of_group(work_tiles: Array, ranges: Array, tile_n: int, order: AddOrder) -> tuple[Array, Array]:
     """(work tile, (first column, work tile to wait for)) of each stretch of columns, from the right."""
     owner, start, end = _touched(work_tiles, ranges, tile_n)
     if len(owner) == 0:
-        return owner, work_tiles.new_zeros(0, 2)
+        return owner, zeros((0, 2), work_tiles)
     if order is AddOrder.FROM_FIRST:
         start, end = -end, -start
-    positions, cells = torch.unique(torch.stack([start, end]), return_inverse=True)
+    positions, cells = distinct(stack([start, end]))
     # launches dominate the time on a GPU, arithmetic on a CPU
-    stretches = changes_by_matrix if owner.is_cuda else changes_by_sets
+    is_host = isinstance(owner, np.ndarray) or not owner.is_cuda
+    stretches = changes_by_sets if is_host else changes_by_matrix
     tile, offset, before = stretches(owner, cells, len(work_tiles), len(positions))
-    return tile, torch.stack([positions[offset], before], 1)
+    return tile, stack([positions[offset], before], 1)
 
 
 def changes_by_matrix(
-    owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    owner: Array, cells: Array, num_tiles: int, num_positions: int
+) -> tuple[Array, Array, Array]:
     """(work tile, cell, the preceding tile there or −1), wherever it differs from the cell on its left, from
     the right.
 
@@ -118,82 +142,88 @@ def changes_by_matrix(
 
 
 def changes_by_sets(
-    owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    owner: Array, cells: Array, num_tiles: int, num_positions: int
+) -> tuple[Array, Array, Array]:
     """The same in O(stretches · log) and a bit of memory for each tile and cell, in three times as many
     operations."""
     touching = _TileSets(owner, cells, num_tiles, num_positions)
     last = num_positions - 1
     # the predecessor of a tile changes only where a stretch begins or ends: its own, or one of the
     # predecessor
-    moved = owner.repeat(2)
-    position = cells.flatten()
-    after = touching.next_tile(torch.cat([cells[0], cells[1] - 1]), moved)
-    tile = torch.cat([moved, after])
-    position = position.repeat(2)
-    key = torch.where((tile >= 0) & (position < last), tile * last + (last - 1 - position), last - 1)
-    tiles = torch.arange(num_tiles, device=owner.device)
+    moved = concat([owner, owner])
+    position = cells.reshape(-1)
+    after = touching.next_tile(concat([cells[0], cells[1] - 1]), moved)
+    tile = concat([moved, after])
+    position = concat([position, position])
+    key = where((tile >= 0) & (position < last), tile * last + (last - 1 - position), last - 1)
+    tiles = numbers(num_tiles, owner)
     # sorted by tile, then from the right; the first cell of all
-    key = torch.unique(torch.cat([key, tiles * last + (last - 1)]))
+    key, _ = distinct(concat([key, tiles * last + (last - 1)]))
     tile = key // last
     position = last - 1 - key % last
     before = touching.previous_tile(position, tile)
-    kept = torch.nonzero(
-        (position == 0) | (before != touching.previous_tile((position - 1).clamp(min=0), tile))
-    ).squeeze(1)
+    kept = true_positions(
+        (position == 0) | (before != touching.previous_tile(at_least(position - 1, 0), tile))
+    )
     return tile[kept], position[kept], before[kept]
 
 
 class _TileSets:
     """The work tiles that touch each cell, as bits."""
 
-    def __init__(self, owner: Tensor, cells: Tensor, num_tiles: int, num_positions: int) -> None:
+    def __init__(self, owner: Array, cells: Array, num_tiles: int, num_positions: int) -> None:
         num_words = -(-num_tiles // WORD)
-        bit = torch.ones_like(owner) << owner % WORD
-        words = torch.zeros(num_positions * num_words, dtype=torch.int64, device=owner.device)
-        words.scatter_add_(0, (cells * num_words + owner // WORD).flatten(), torch.cat([bit, -bit]))
-        self._words = torch.cumsum(words.view(num_positions, num_words), 0)
-        number = torch.arange(num_words, device=owner.device)
+        bit = _bit(owner % WORD)
+        place = (cells * num_words + owner // WORD).reshape(-1)
+        words = sums_of(place, concat([bit, -bit]), num_positions * num_words)
+        self._words = cumulative(words.reshape(num_positions, num_words), 0)
+        number = numbers(num_words, owner)
         some = self._words != 0
         # last non-zero word up to each position
-        self._some_until = torch.cummax(torch.where(some, number, -1), 1).values
+        self._some_until = largest_so_far(where(some, number, -1), 1)
         # first non-zero word from each position on
-        self._some_from = torch.cummin(torch.where(some, number, num_words).flip(1), 1).values.flip(1)
+        self._some_from = flipped(least_so_far(flipped(where(some, number, num_words), 1), 1), 1)
         self._num_words = num_words
 
-    def previous_tile(self, cell: Tensor, tile: Tensor) -> Tensor:
+    def previous_tile(self, cell: Array, tile: Array) -> Array:
         """The last preceding tile that touches the same cell; −1 if there is none, or if the tile itself does
         not touch it."""
         own = self._words[cell, tile // WORD]
         word = tile // WORD
-        inside = own & ((torch.ones_like(tile) << tile % WORD) - 1)
-        earlier = torch.where(word > 0, self._some_until[cell, (word - 1).clamp(min=0)], -1)
-        word = torch.where(inside != 0, word, earlier)
-        bits = torch.where(inside != 0, inside, self._words[cell, word.clamp(min=0)])
+        inside = own & (_bit(tile % WORD) - 1)
+        earlier = where(word > 0, self._some_until[cell, at_least(word - 1, 0)], -1)
+        word = where(inside != 0, word, earlier)
+        bits = where(inside != 0, inside, self._words[cell, at_least(word, 0)])
         touches = (own >> tile % WORD) & 1
-        return torch.where((touches == 1) & (word >= 0), word * WORD + _highest_bit(bits), -1)
+        return where((touches == 1) & (word >= 0), word * WORD + _highest_bit(bits), -1)
 
-    def next_tile(self, cell: Tensor, tile: Tensor) -> Tensor:
+    def next_tile(self, cell: Array, tile: Array) -> Array:
         """The first following tile that touches a cell; −1 if there is none."""
         word = tile // WORD
-        inside = self._words[cell, word] & -(torch.full_like(tile, 2) << tile % WORD)
-        later = torch.where(
+        inside = self._words[cell, word] & -(_bit(tile % WORD) * 2)
+        later = where(
             word + 1 < self._num_words,
-            self._some_from[cell, (word + 1).clamp(max=self._num_words - 1)],
+            self._some_from[cell, at_most(word + 1, self._num_words - 1)],
             self._num_words,
         )
-        word = torch.where(inside != 0, word, later)
-        bits = torch.where(inside != 0, inside, self._words[cell, word.clamp(max=self._num_words - 1)])
-        return torch.where(word < self._num_words, word * WORD + _highest_bit(bits & -bits), -1)
+        word = where(inside != 0, word, later)
+        bits = where(inside != 0, inside, self._words[cell, at_most(word, self._num_words - 1)])
+        return where(word < self._num_words, word * WORD + _highest_bit(bits & -bits), -1)
 
 
-def _highest_bit(bits: Tensor) -> Tensor:
+def _bit(number: Array) -> Array:
+    return (zeros(number.shape, number) + 1) << number
+
+
+def _highest_bit(bits: Array) -> Array:
     """The number of the highest bit of numbers of at most `WORD` bits, which float64 holds exactly; undefined
     for 0."""
+    if isinstance(bits, np.ndarray):
+        return np.frexp(bits.astype(np.float64))[1].astype(np.int64) - 1
     return torch.frexp(bits.double()).exponent.long() - 1
 
 
-def _touched(work_tiles: Tensor, ranges: Tensor, tile_n: int) -> tuple[Tensor, Tensor, Tensor]:
+def _touched(work_tiles: Array, ranges: Array, tile_n: int) -> tuple[Array, Array, Array]:
     """(work tile, first column, end column) of each stretch of columns to which a work tile adds; sorted and
     not adjacent."""
     count = work_tiles[:, PARTIAL_END] - work_tiles[:, FULL_START]
@@ -201,9 +231,9 @@ def _touched(work_tiles: Tensor, ranges: Tensor, tile_n: int) -> tuple[Tensor, T
     if len(owner) == 0:
         return owner, owner, owner
     entry = work_tiles[owner, FULL_START] + rank
-    column, number = ranges[entry].unbind(1)
-    start, order = torch.sort(owner * FAR + column)
-    num_blocks = torch.where(entry < work_tiles[owner, PARTIAL_START], number, 1)
-    end = torch.cummax(start + (num_blocks * tile_n)[order], 0).values
+    column, number = ranges[entry].T
+    start, order = sort(owner * FAR + column)
+    num_blocks = where(entry < work_tiles[owner, PARTIAL_START], number, 1)
+    end = largest_so_far(start + (num_blocks * tile_n)[order])
     first, last = segments(start[1:] > end[:-1])
     return start[first] // FAR, start[first] % FAR, end[last] % FAR

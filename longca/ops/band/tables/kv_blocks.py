@@ -8,12 +8,23 @@ import torch
 from torch import Tensor
 
 from longca.masks import BlockGrid
+from longca.ops.band.tables.arrays import (
+    Array,
+    at_least,
+    minimum,
+    numbers,
+    positions_in,
+    prefix_sums,
+    read,
+    stack,
+    zeros,
+)
 from longca.ops.band.tables.partial_masks import PartialBlocks
-from longca.ops.band.tables.ranges import expand, prefix_sums, true_places
+from longca.ops.band.tables.ranges import expand, true_places
 from longca.ops.band.tables.row_tiles import Intervals, RowTiles
 
 
-def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
+def cut_intervals(intervals: Intervals) -> tuple[Array, Array]:
     """Cuts intervals into blocks; partial blocks get their masks later.
 
     The cut is greedy from the left of each touched interval: as few blocks as possible, full ones where they
@@ -23,45 +34,44 @@ def cut_intervals(intervals: Intervals) -> tuple[Tensor, Tensor]:
         (3, F) row tile, column and number of contiguous full blocks; (3, P) row tile, position and its end of
         each partial block. Both are sorted by row tile and column.
     """
-    tile, start, end = intervals.touched.unbind(0)
+    tile, start, end = intervals.touched
     tile_n = intervals.row_tiles.parts[4][intervals.row_tiles.part_of[tile]]
     ranges = _full_ranges(intervals)
     place = start
-    numbers = []
+    values = []
     for full_start, full_end in zip(ranges[0] + (tile_n - 1), ranges[1], strict=True):
-        num_partial = torch.clamp((full_start - place) // tile_n, min=0)
-        first_full = torch.addcmul(place, num_partial, tile_n)
-        num_full = torch.clamp((full_end - first_full) // tile_n, min=0)
-        numbers += [place, num_partial, first_full, num_full]
-        place = torch.addcmul(first_full, num_full, tile_n)
-    rounds = len(numbers) // 4
+        num_partial = at_least((full_start - place) // tile_n, 0)
+        first_full = place + num_partial * tile_n
+        num_full = at_least((full_end - first_full) // tile_n, 0)
+        values += [place, num_partial, first_full, num_full]
+        place = first_full + num_full * tile_n
+    rounds = len(values) // 4
+    # by interval, then by round
     place, num_partial, first_full, num_full = (
-        torch.stack(numbers).view(rounds, 4, -1).permute(1, 2, 0).reshape(4, -1).unbind(0)
+        stack(values[field::4], axis=1).reshape(-1) for field in range(4)
     )
     some = num_full > 0
-    total_full, total_partial = torch.stack([some.sum(), num_partial.sum()]).tolist()
+    [(total_full, total_partial)] = read(stack([some.sum(), num_partial.sum()]))
 
     cell = true_places(some, total_full)  # of (interval, round)
     of_cell = tile[cell // rounds]
-    full = torch.stack(
-        [of_cell, torch.sub(first_full[cell], of_cell, alpha=intervals.stride), num_full[cell]]
-    )
+    full = stack([of_cell, first_full[cell] - of_cell * intervals.stride, num_full[cell]])
     cell, rank = expand(num_partial, total_partial)
     interval = cell // rounds
     size = tile_n[interval]
-    position = torch.addcmul(place[cell], rank, size)
-    return full, torch.stack([tile[interval], position, torch.minimum(position + size, end[interval])])
+    position = place[cell] + rank * size
+    return full, stack([tile[interval], position, minimum(position + size, end[interval])])
 
 
-def _full_ranges(intervals: Intervals) -> Tensor:
+def _full_ranges(intervals: Intervals) -> Array:
     """(2, n, T): start and end of the full intervals in each touched interval, followed by at least one empty
     interval at its end."""
     owner = intervals.full[0]
     end = intervals.touched[2]
     if len(owner) == 0:
-        return end.expand(2, 1, -1)
-    rank = torch.arange(len(owner), device=owner.device) - torch.searchsorted(owner, owner)
-    ranges = end.repeat(2, int(rank.max()) + 2, 1)
+        return end[None, None] + zeros((2, 1, 1), end)
+    rank = numbers(len(owner), owner) - positions_in(owner, owner)
+    ranges = end[None, None] + zeros((2, int(rank.max()) + 2, 1), end)
     ranges[:, rank, owner] = intervals.full[1:]
     return ranges
 

@@ -1,30 +1,25 @@
-"""Vectorised index arithmetic on tensors: expanded counts, positions of true entries, segments, prefix
-sums."""
+"""Vectorised index arithmetic: expanded counts, positions of true entries, segments."""
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
+
+from longca.ops.band.tables.arrays import Array, concat, cumulative, numbers, repeated, true_positions, zeros
 
 
-def expand(count: Tensor, total: int) -> tuple[Tensor, Tensor]:
+def expand(count: Array, total: int) -> tuple[Array, Array]:
     """(n, rank): count[n] entries for each n, ranked from 0. `total` is their sum; with it, no
     synchronisation with the device is needed."""
-    owner = torch.repeat_interleave(count, output_size=total)
-    return owner, torch.arange(total, device=count.device) - (torch.cumsum(count, 0) - count)[owner]
+    owner = repeated(count, total)
+    return owner, numbers(total, count) - (cumulative(count) - count)[owner]
 
 
-def true_places(mask: Tensor, total: int) -> Tensor:
-    """Indices of the `total` true entries: `nonzero` without synchronisation."""
-    return torch.repeat_interleave(mask.long(), output_size=total)
+def true_places(mask: Array, total: int) -> Array:
+    """Indices of the `total` true entries: `true_positions` without synchronisation."""
+    return np.flatnonzero(mask) if isinstance(mask, np.ndarray) else repeated(mask.long(), total)
 
 
-def segments(breaks: Tensor) -> tuple[Tensor, Tensor]:
+def segments(breaks: Array) -> tuple[Array, Array]:
     """First and last entry of each segment of at least one entry; breaks[n] says that entry n + 1 begins
     one."""
-    after = torch.nonzero(breaks).squeeze(1)
-    return functional.pad(after + 1, (1, 0)), functional.pad(after, (0, 1), value=len(breaks))
-
-
-def prefix_sums(values: Tensor) -> Tensor:
-    """Sums of the first 0, 1, … entries along the last axis."""
-    return functional.pad(torch.cumsum(values, -1), (1, 0))
+    after = true_positions(breaks)
+    nothing = zeros((1,), after)
+    return concat([nothing, after + 1]), concat([after, nothing + len(breaks)])

@@ -8,10 +8,27 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from longca.masks import BlockGrid, Mask
 from longca.masks.band import Q0, Q1, transpose
+from longca.ops.band.tables.arrays import (
+    Array,
+    columns,
+    concat,
+    cumulative,
+    largest_so_far,
+    maximum,
+    minimum,
+    moved,
+    numbers,
+    positions_in,
+    repeated,
+    sort,
+    stack,
+    true_positions,
+    where,
+    zeros,
+)
 from longca.ops.band.tables.ranges import expand, segments
 from longca.ops.band.tables.schedule import TileSpec
 
@@ -32,10 +49,10 @@ class RowTiles:
     num_tiles: list[int]  # (B,) row tiles of each part
     # (5, B + 1): first row tile, first list, place in `specs`, tile_m, tile_n; the last: numbers of tiles and
     # lists
-    parts: Tensor
-    part_of: Tensor  # (K,) of each list
-    tiles: Tensor  # (3, L): part, first row, end of the rows
-    list_of: Tensor | None  # (L,); None: each row tile has its own
+    parts: Array
+    part_of: Array  # (K,) of each list
+    tiles: Array  # (3, L): part, first row, end of the rows
+    list_of: Array | None  # (L,); None: each row tile has its own
 
     @property
     def num_groups(self) -> int:
@@ -52,21 +69,21 @@ class Intervals:
 
     row_tiles: RowTiles
     stride: int
-    touched: Tensor  # (3, T): row tile, start, end; some row sees each of these positions; sorted, disjoint
-    full: Tensor  # (3, F): touched interval, start, end; all rows see all of it; sorted, disjoint
-    slice_starts: Tensor  # (N,) first position of each band slice; sorted
-    slice_reach: Tensor  # (N,) largest end of all band slices so far
+    touched: Array  # (3, T): row tile, start, end; some row sees each of these positions; sorted, disjoint
+    full: Array  # (3, F): touched interval, start, end; all rows see all of it; sorted, disjoint
+    slice_starts: Array  # (N,) first position of each band slice; sorted
+    slice_reach: Array  # (N,) largest end of all band slices so far
     # (6, N) visible part of one band in one row tile: rows [row0, row1) see positions [k0, k1) with lo <=
     # position - row <= hi
-    slices: Tensor
+    slices: Array
 
 
-def row_tiles_of(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
+def row_tiles_of(mask: Mask, specs: Sequence[TileSpec], device: torch.device | None) -> RowTiles:
     """Row tiles of bands begin at multiples of tile_m; those of a block grid stay within a row of blocks."""
     return _of_bands(mask, specs, device) if mask.grid is None else _of_grid(mask.grid, specs, device)
 
 
-def _of_bands(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
+def _of_bands(mask: Mask, specs: Sequence[TileSpec], device: torch.device | None) -> RowTiles:
     parts = []
     num_tiles = []
     for number, spec in enumerate(specs):
@@ -85,21 +102,16 @@ def _of_bands(mask: Mask, specs: Sequence[TileSpec], device: torch.device) -> Ro
             )
             num_tiles.append(parts[-1][-1])
     total = sum(num_tiles)
-    of_part = _moved(np.array([*parts, (total, total, 0, 0, 0, 0, 0)]), device)
-    part = torch.repeat_interleave(of_part[6], output_size=total)
-    first, _, _, tile_m, _, num_rows, _ = of_part.index_select(1, part).unbind(0)
-    start = (torch.arange(total, device=device) - first) * tile_m
+    of_part = moved(np.array([*parts, (total, total, 0, 0, 0, 0, 0)]), device)
+    part = repeated(of_part[6], total)
+    first, _, _, tile_m, _, num_rows, _ = columns(of_part, part)
+    start = (numbers(total, part) - first) * tile_m
     return RowTiles(
-        specs,
-        num_tiles,
-        of_part[:5],
-        part,
-        torch.stack([part, start, torch.minimum(start + tile_m, num_rows)]),
-        None,
+        specs, num_tiles, of_part[:5], part, stack([part, start, minimum(start + tile_m, num_rows)]), None
     )
 
 
-def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -> RowTiles:
+def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device | None) -> RowTiles:
     parts = []
     num_tiles = []
     blocks = []
@@ -111,36 +123,31 @@ def _of_grid(grid: BlockGrid, specs: Sequence[TileSpec], device: torch.device) -
             parts.append((sum(num_tiles), num_blocks, number, spec.tile_m, spec.tile_n))
             num_tiles.append(int(count.sum()))
             num_blocks += len(count)
-    of_part = _moved(np.array([*parts, (sum(num_tiles), num_blocks, 0, 0, 0)]), device)
-    of_block = _moved(np.concatenate(blocks), device)
+    of_part = moved(np.array([*parts, (sum(num_tiles), num_blocks, 0, 0, 0)]), device)
+    of_block = moved(np.concatenate(blocks), device)
     block, rank = expand(of_block[2], sum(num_tiles))
-    top, bottom, _, part = of_block.index_select(1, block).unbind(0)
+    top, bottom, _, part = columns(of_block, block)
     tile_m = of_part[3][part]
-    start = torch.addcmul(top, rank, tile_m)
+    start = top + rank * tile_m
     return RowTiles(
-        specs,
-        num_tiles,
-        of_part,
-        of_block[3],
-        torch.stack([part, start, torch.minimum(start + tile_m, bottom)]),
-        block,
+        specs, num_tiles, of_part, of_block[3], stack([part, start, minimum(start + tile_m, bottom)]), block
     )
 
 
-def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Intervals:
+def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device | None) -> Intervals:
     """The intervals of a band mask. O(bands · row tiles that each overlaps)."""
     stride = max(mask.seqlen_q, mask.seqlen_k) + 1
     bands, num_met = _bands(mask, row_tiles)
     num_slices = int(num_met.sum())
     if num_slices == 0:
-        nothing = row_tiles.tiles.new_zeros(6, 0)
+        nothing = zeros((6, 0), row_tiles.tiles)
         return Intervals(row_tiles, stride, nothing[:3], nothing[:3], nothing[0], nothing[0], nothing)
-    band = torch.repeat_interleave(_moved(num_met, device), output_size=num_slices)
-    q0, q1, k0, k1, lo, hi, before = _moved(bands, device).index_select(1, band).unbind(0)
-    tile = before + torch.arange(num_slices, device=device)
-    part, top, bottom = row_tiles.tiles.index_select(1, tile).unbind(0)
-    row0 = torch.maximum(q0, top) - top
-    row1 = torch.minimum(q1, bottom) - top
+    band = repeated(moved(num_met, device), num_slices)
+    q0, q1, k0, k1, lo, hi, before = columns(moved(bands, device), band)
+    tile = before + numbers(num_slices, before)
+    part, top, bottom = columns(row_tiles.tiles, tile)
+    row0 = maximum(q0, top) - top
+    row1 = minimum(q1, bottom) - top
     origin = tile * stride
     k0 = k0 + origin
     k1 = k1 + origin
@@ -149,23 +156,23 @@ def intervals_of(mask: Mask, row_tiles: RowTiles, device: torch.device) -> Inter
     hi = hi + origin
     # starts and ends of a band's rows never fall, so some of its rows see [left, right) and all of them
     # [inner0, inner1)
-    left = torch.maximum(k0, row0 + lo)
-    right = torch.minimum(k1, row1 + hi)
-    inner0 = torch.maximum(k0, row1 + lo - 1)
-    inner1 = torch.minimum(k1, row0 + hi + 1)
+    left = maximum(k0, row0 + lo)
+    right = minimum(k1, row1 + hi)
+    inner0 = maximum(k0, row1 + lo - 1)
+    inner1 = minimum(k1, row0 + hi + 1)
     full = _seen_by_all(
-        inner0, torch.maximum(inner0, inner1), row1 - row0, row_tiles.tiles[2] - row_tiles.tiles[1], stride
+        inner0, maximum(inner0, inner1), row1 - row0, row_tiles.tiles[2] - row_tiles.tiles[1], stride
     )
 
-    left, order = torch.sort(left, stable=True)
+    left, order = sort(left)
     # rows after the end of a row tile do not matter
-    row1 = torch.where(row1 == bottom - top, row_tiles.parts[3][part], row1)
-    slices = torch.stack([row0, row1, k0, k1, lo, hi, tile, right]).index_select(1, order)
-    reach = torch.cummax(slices[7], 0).values
+    row1 = where(row1 == bottom - top, row_tiles.parts[3][part], row1)
+    slices = columns(stack([row0, row1, k0, k1, lo, hi, tile, right]), order)
+    reach = largest_so_far(slices[7])
     first, last = segments(left[1:] > reach[:-1])
     start = left[first]
-    touched = torch.stack([slices[6][first], start, reach[last]])
-    full = torch.stack([torch.searchsorted(start, full[0], right=True) - 1, *full])
+    touched = stack([slices[6][first], start, reach[last]])
+    full = stack([positions_in(start, full[0], right=True) - 1, *full])
     return Intervals(row_tiles, stride, touched, full, left, reach, slices[:6])
 
 
@@ -190,15 +197,15 @@ def _bands(mask: Mask, row_tiles: RowTiles) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _seen_by_all(
-    start: Tensor, end: Tensor, num_rows: Tensor, height: Tensor, stride: int
-) -> tuple[Tensor, Tensor]:
+    start: Array, end: Array, num_rows: Array, height: Array, stride: int
+) -> tuple[Array, Array]:
     """Maximal sorted intervals (start, end) in which the rows of the given intervals add up to a whole row
     tile."""
-    position, order = torch.sort(torch.cat([start, end]))
-    total = torch.cumsum(torch.cat([num_rows, -num_rows])[order], 0)[:-1]
+    position, order = sort(concat([start, end]), stable=False)  # only sums over equal ones are used
+    total = cumulative(concat([num_rows, -num_rows])[order])[:-1]
     start = position[:-1]
     end = position[1:]
-    kept = torch.nonzero((start < end) & (total == height[start // stride])).squeeze(1)
+    kept = true_positions((start < end) & (total == height[start // stride]))
     start = start[kept]
     end = end[kept]
     if len(kept) > 1:
@@ -206,8 +213,3 @@ def _seen_by_all(
         start = start[first]
         end = end[last]
     return start, end
-
-
-def _moved(table: np.ndarray, device: torch.device) -> Tensor:
-    """(n, fields) to (fields, n) on the device."""
-    return torch.from_numpy(np.ascontiguousarray(table.T, dtype=np.int64)).to(device)

@@ -100,7 +100,8 @@ def _attend(acc, row_max, row_sum, q, k_desc, v_desc, column, kv_offset, scale_l
 
 
 @triton.jit(
-    do_not_specialize=["num_tiles", "packs_per_section", "packs_per_kv_head", "packs_per_group", "num_slots"]
+    do_not_specialize=["num_tiles", "packs_per_section", "packs_per_kv_head", "packs_per_group", "num_slots",
+                       "lse_token"]
 )
 def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr,
              partial_lse_ptr, work_tiles_ptr,
@@ -192,7 +193,7 @@ def _forward(q_ptr, k_desc, v_desc, out_ptr, lse_ptr, initial_out_ptr, initial_l
     tl.store(lse_ptr + lse_offset, lse, mask=inside)
 
 
-@triton.jit(do_not_specialize=["num_splits", "packs_per_group", "num_slots"])
+@triton.jit(do_not_specialize=["num_splits", "packs_per_group", "num_slots", "lse_token"])
 def combine_kernel(out_ptr, lse_ptr, initial_out_ptr, initial_lse_ptr, partial_out_ptr, partial_lse_ptr,
                    splits_ptr, num_splits,
                    packs_per_group, num_slots, out_token, out_head, lse_token, lse_head,

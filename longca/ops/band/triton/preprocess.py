@@ -20,7 +20,8 @@ CHUNK = 64  # rows of a program
 MULTIPLE = 4  # numbers: 16 bytes
 
 
-@triton.jit
+# nothing that depends on the mask or on the share of heads: each kind of number would be a build
+@triton.jit(do_not_specialize=["seqlen_q", "num_tokens", "lse_token", "dlse_token"])
 def _preprocess(out_ptr, dout_ptr, lse_ptr, dlse_ptr, lse_log2_ptr, delta_ptr, seqlen_q, num_tokens,
                 out_token, out_head, dout_token,
                 dout_head, lse_token, lse_head, dlse_token, dlse_head, DLSE: tl.constexpr, D: tl.constexpr,
@@ -65,7 +66,8 @@ def preprocess(launches: Launches, out: torch.Tensor, dout: torch.Tensor, lse: t
     """
     seqlen_q, num_heads, head_dim = out.shape
     copies = max(MULTIPLE // pack, 1) if for_tma else 1
-    num_tokens = (seqlen_q + 256) // copies * copies  # more than any block is long
+    # more than any block is long; as builds depend on it, all statistics begin at multiples of 16 bytes
+    num_tokens = (seqlen_q + 256) // MULTIPLE * MULTIPLE
     stats = launches.empty(2, num_heads // pack, copies, num_tokens, pack)
     lse_log2, delta = stats
     launches.launch(
