@@ -170,12 +170,14 @@ class _SinksCall(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         result = forward_with_sinks(prepared, q, k, v, sinks)
         assert result.lse is not None
+        out = result.out.detach()  # `ctx.result` must not hold what is returned: memory is freed at once
+        lse = result.lse.detach()
         if prepared.problem.needs_backward:
             ctx.prepared = prepared
             ctx.result = result
-            ctx.save_for_backward(q, k, v, sinks, result.out)  # so autograd detects in-place changes
-        ctx.mark_non_differentiable(result.lse)
-        return result.out, result.lse
+            ctx.save_for_backward(q, k, v, sinks, out)  # so autograd detects in-place changes
+        ctx.mark_non_differentiable(lse)
+        return out, lse
 
     @staticmethod
     @once_differentiable

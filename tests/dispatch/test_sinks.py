@@ -1,6 +1,8 @@
 """`longca.attention` with learnable sinks on a CPU: right by the definition, in both directions, by the
 reference and by kernels; under autocast and torch.compile; what it refuses."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -113,6 +115,19 @@ def test_the_compiler_and_autocast_change_nothing(kind: str, kernel: str | None)
             results.append([out, *torch.autograd.grad(out, (q, k, v, leaf), dout)])
     for actual, wanted in zip(*results, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kernel", [None, "naive"])
+def test_memory_is_freed_with_the_last_reference(kernel: str | None):
+    q, k, v, _ = inputs(DOCUMENTS)
+    out = longca.attention(q, k, v, DOCUMENTS, sinks=SINKS, kernel=kernel)
+    result = weakref.ref(out)
+    gc.disable()
+    try:
+        del out
+        assert result() is None
+    finally:
+        gc.enable()
 
 
 def test_sinks_alone_may_require_gradients():
