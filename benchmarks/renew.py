@@ -46,7 +46,8 @@ COMPARE = (
 # half no powers of two
 SWEEP_LENGTHS = "1K,1500,2K,2500,3K,3500,4K,5K,6K,7K,8K,9001,10K,12K,14K,16K,20K,24K,28K,32K,40K,48K,64K,96K"
 # what the sweep does not reach in its time, in two halves
-SWEEP_MIDDLE, SWEEP_LONG = "12K,14K,16K,20K,24K", "28K,32K,40K,48K,64K,96K"
+SWEEP_MIDDLE = "12K,14K,16K,20K,24K"
+SWEEP_LONG = "28K,32K,40K,48K,64K,96K"
 SWEEP_WAYS = (
     "bwd from last k1,bwd from last k2,bwd from first s1 k1 r1,bwd from first s1 k2 r1,bwd from first s1 k4 "
     "r1,bwd from first s1 k1 r2,bwd"

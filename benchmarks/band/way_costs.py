@@ -25,7 +25,8 @@ import numpy as np
 
 from benchmarks.band.dq_order import TIMES, Case, cases
 from benchmarks.common.text import percent
-from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
+from longca.ops.band import AddOrder
+from longca.ops.band.tables.backward_rule import preferred_dq_order
 from longca.ops.band.tables.backward_time import (
     ONE_PASS,
     ONE_PASS_US,

@@ -89,7 +89,7 @@ def context_parallel(
             "always" also compares elements of tensors on GPUs that `shard` is given.
         reduction: "fixed": the output and gradients have the same bits on any number of ranks and under every
             strategy, for the same tensors, mask, kernel and kind of device. By "fast" bits are the same on
-            the same ranks alone.
+            the same ranks alone. The gradient of sinks is a sum over ranks either way.
         warm: on GPUs, compile now what later masks can need (`ContextParallel.warm`).
 
     Raises:

@@ -1,4 +1,4 @@
-"""Tests of the sweep over tiles of head dim 64: every variant has a plan, and the tables have every kernel."""
+"""Tests of the sweep over tiles of head dim 64: every variant has a plan, and tables have every kernel."""
 
 from collections.abc import Callable
 from typing import Any

@@ -36,7 +36,8 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 def run(case: Case, comm: Any) -> dict[str, Any]:
     """This rank's part, as `Case.run` has it; LSE with its tokens and heads."""
-    problem, kernel = case.problem(), Registry("kernel").load("naive")
+    problem = case.problem()
+    kernel = Registry("kernel").load("naive")
     strategy = Registry("strategy").load(case.strategy).with_params(dict(case.strategy_params))
     assert isinstance(strategy, HeadStrategy)
     call = problem.call_spec

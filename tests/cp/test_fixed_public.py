@@ -33,12 +33,17 @@ def inputs() -> list[torch.Tensor]:
     return [torch.randn(2, T, heads, 8, generator=generator) for heads in (4, 2, 2, 4)]
 
 
-def both_ways(cp: ContextParallel, mask: Any = 0, *, checkpointed: bool = False) -> Bits:
+SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0])
+
+
+def both_ways(
+    cp: ContextParallel, mask: Any = 0, *, checkpointed: bool = False, sinks: torch.Tensor | None = None
+) -> Bits:
     """The output and gradients of the whole batch."""
     *leaves, dout = (cp.shard(x, dim=1).requires_grad_() for x in inputs())
 
     def attend(*tensors: torch.Tensor) -> torch.Tensor:
-        return cp.attention(*tensors, mask=mask)
+        return cp.attention(*tensors, mask=mask, sinks=sinks)
 
     out = checkpoint(attend, *leaves, use_reentrant=False) if checkpointed else attend(*leaves)
     results = [out, *torch.autograd.grad(out, leaves, dout)]
@@ -62,6 +67,7 @@ def job(comm: Comm) -> dict[str, Any]:
         cp = context_parallel([DOCUMENTS, WINDOW], strategy=strategy, reduction="fixed", **HEADS)
         facts["bits"][f"{strategy}, documents"] = both_ways(cp, 0)
         facts["bits"][f"{strategy}, window"] = both_ways(cp, WINDOW)
+        facts["bits"][f"{strategy}, window with sinks"] = both_ways(cp, WINDOW, sinks=SINKS)
         facts["notes"] = cp.notes
         cp.close()
     cp = context_parallel(WINDOW, reduction="fixed", **HEADS)
@@ -89,7 +95,9 @@ def results(world: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_bits_are_those_of_one_rank_whatever_the_strategy(world: int) -> None:
     (alone,) = results(1)
-    expected = {of: alone["bits"][f"auto, {of}"] for of in ("window",)}
+    expected = {"window": alone["bits"]["auto, window"]}
+    expected["window with sinks"] = alone["bits"]["ulysses, window with sinks"]
+    assert not torch.equal(expected["window"]["out"], expected["window with sinks"]["out"])
     expected |= {of: alone["bits"][f"next, {of}"] for of in ("documents", "full")}
     for of_rank in (alone, *results(world)):
         for title, bits in of_rank["bits"].items():

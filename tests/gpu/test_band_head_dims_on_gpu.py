@@ -73,7 +73,10 @@ def check(
         mask, num_q_heads=heads[0], num_kv_heads=heads[1], head_dim=64, device=GPU, tiles=tiles
     )
     assert plan.kernels[BandKernel.FORWARD][1].sm90
-    q, k, v, dout = inputs.q_THD, inputs.k_TGD, inputs.v_TGD, oracle.dout_THD
+    q = inputs.q_THD
+    k = inputs.k_TGD
+    v = inputs.v_TGD
+    dout = oracle.dout_THD
     results = []
     for _ in range(RUNS):
         out, lse = band_forward(q, k, v, plan)
@@ -125,14 +128,17 @@ def test_merged_with_other_keys(name: str) -> None:
     problem = problem_of(mask, (16, 2), 64)
     inputs = inputs_of(problem)
     oracle = Oracle(problem, inputs, scope=affordable(problem, 0))
-    q, k, v = inputs.q_THD, inputs.k_TGD, inputs.v_TGD
+    q = inputs.q_THD
+    k = inputs.k_TGD
+    v = inputs.v_TGD
     middle = mask.seqlen_k // 3
     known = None
     plans = []
     for start, end in ((0, middle), (middle, mask.seqlen_k)):
         part = mask.crop((0, mask.seqlen_q), (start, end))
         plans.append(plan_band_attention(part, num_q_heads=16, num_kv_heads=2, head_dim=64, device=GPU))
-        keys, values = k[start:end], v[start:end]
+        keys = k[start:end]
+        values = v[start:end]
         known = band_forward(q, keys, values, plans[-1], initial=known, into=known, out_dtype=torch.float32)
     assert known is not None
     dout = oracle.dout_THD

@@ -94,7 +94,8 @@ def forward_builds(head_dim: int) -> Iterator[Build]:
 def backward_builds(head_dim: int) -> Iterator[Build]:
     """The same."""
     tiles = SM90_TILES[head_dim]
-    tables, numbers = ["*i32"] * 4, ["i32"] * 6
+    tables = ["*i32"] * 4
+    numbers = ["i32"] * 6
     keys = boxes(64, 1, head_dim)
     rows = boxes(tiles.dkdv.block_n // 8, 8, head_dim)
     stats = stats_box(tiles.dkdv.block_n)
@@ -103,12 +104,14 @@ def backward_builds(head_dim: int) -> Iterator[Build]:
     yield dkdv_kernel, [rows, rows, stats, stats, keys, keys, *tables, *types], constants, 168
     of_dq = itertools.product((1, 4, 8), (RESULTS[0], RESULTS[2], RESULTS[1]), (tiles.dq.block_n,))
     for pack, (carried, result), block in (*of_dq, *([(8, RESULTS[0], 64)] if head_dim == 64 else [])):
-        rows, columns = boxes(64 // pack, pack, head_dim), boxes(block, 1, head_dim)
+        rows = boxes(64 // pack, pack, head_dim)
+        columns = boxes(block, 1, head_dim)
         types = [rows, rows, columns, columns, *tables, *["*fp32"] * 2, result, "*fp32", "*fp32"]
         types += [*["i32"] * 9, "fp32", "fp32"]
         constants = {"PACK": pack, "HAS_INITIAL": carried, "STAGES": tiles.dq.num_stages}
         yield dq_kernel, types, constants, 168
-    rows, stats = boxes(tiles.fused.block_n, 1, head_dim), stats_box(tiles.fused.block_n)
+    rows = boxes(tiles.fused.block_n, 1, head_dim)
+    stats = stats_box(tiles.fused.block_n)
     sums = [boxes(64, 1, 64, dtype=gl.float32)] * 3
     types = [rows, rows, stats, stats, keys, keys, *sums, *tables, *tables[1:], *numbers]
     types += ["i32", "i32", "fp32"]
@@ -296,7 +299,8 @@ def name_of(kernel: triton.JITFunction, types: list[str], constants: dict[str, i
 def backward_sizes(types: list[str]) -> list[str]:
     """The head dim of a backward kernel's build and the length of its blocks, if they are not 128 and 64."""
     sizes = [[int(size) for size in kind.split("[")[1].split("]")[0].split(",")] for kind in types[:4]]
-    head_dim, block = sizes[0][-1], sizes[2][0]
+    head_dim = sizes[0][-1]
+    block = sizes[2][0]
     return [] if head_dim == 128 else [f"D={head_dim}", f"block={block}"]
 
 

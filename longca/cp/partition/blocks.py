@@ -93,7 +93,8 @@ class BlockPartition(MaskPartition):
 
 def part_of_grid(grid: BlockGrid, rows: Sequence[range], keys: Sequence[range]) -> BlockGrid:
     """The grid of these queries and keys, both concatenated."""
-    num_rows, seqlen_k = sum(map(len, rows)), int(grid.k_bounds.max())
+    num_rows = sum(map(len, rows))
+    seqlen_k = int(grid.k_bounds.max())
     seen = _stacked([grid.move(-part.start, 0, len(part), seqlen_k) for part in rows])
     return _side_by_side([seen.move(0, -part.start, num_rows, len(part)) for part in keys])
 

@@ -149,7 +149,8 @@ def _seen_keys(mask: Mask) -> list[range]:
     else:
         seen = (mask.grid.visible & (np.diff(mask.grid.q_bounds, axis=1) > 0)[..., None]).any(axis=1)
         group, block = np.nonzero(seen & (np.diff(mask.grid.k_bounds, axis=1) > 0))
-        start, end = mask.grid.k_bounds[group, block], mask.grid.k_bounds[group, block + 1]
+        start = mask.grid.k_bounds[group, block]
+        end = mask.grid.k_bounds[group, block + 1]
     return list(map(range, start.tolist(), end.tolist()))
 
 

@@ -112,7 +112,9 @@ class MaskPartition:
         self, areas: np.ndarray, band_rows: np.ndarray, num_needed: np.ndarray, *needed_hulls: np.ndarray
     ) -> None:
         """Gives the counts of these names, where they are known before."""
-        self.areas, self.band_rows, self.num_needed = areas, band_rows, num_needed
+        self.areas = areas
+        self.band_rows = band_rows
+        self.num_needed = num_needed
         self.needed_hulls = needed_hulls[0], needed_hulls[1]
 
     def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:

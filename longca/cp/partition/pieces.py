@@ -93,7 +93,8 @@ class BandPieces:
     @cached_property
     def areas(self) -> np.ndarray:
         """As in `MaskPartition`, (rows of ranks, P)."""
-        world, num_rows = self._sharding.world, self._sharding.num_rows
+        world = self._sharding.world
+        num_rows = self._sharding.num_rows
         owner = self._sharding.owner
         start, end = self.inner_keys
         total = by_rank(np.add, self.rank, (end - start) * (self.q1 - self.q0)[:, None], num_rows, 0)

@@ -288,7 +288,8 @@ def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
     Chunks are assigned in order of decreasing area, each to the least loaded rank that still has room.
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
-    owners, areas = [0] * len(lengths), work.tolist()
+    owners = [0] * len(lengths)
+    areas = work.tolist()
     least = [(0, 0, rank) for rank in range(world)]  # area and number of chunks so far
     for number in np.argsort(-work, kind="stable").tolist():
         area, held, rank = heapq.heappop(least)

@@ -23,14 +23,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.cp.contract import PreparedStrategy, TokenShard
+from longca.cp.contract import TokenShard
 from longca.cp.partition.fixed_parts import PartSharding
 from longca.cp.partition.mesh import formula_bytes
 from longca.cp.partition.sharding import even_ranges
 from longca.cp.runtime.accumulate import LocalCall, sum_of_costs
 from longca.cp.runtime.fixed_exchange import FixedDkvSums, FixedKeyExchange, FixedRank, put_rows, rows_of
 from longca.cp.runtime.head_exchange import HeadExchange
-from longca.cp.runtime.head_pipeline import HeadPipeline
+from longca.cp.runtime.head_pipeline import HeadPipeline, PreparedByHeads
 from longca.cp.schedule.fixed_plan import FixedPlan
 from longca.cp.schedule.planner import CALL_S, INTRA_NODE_BYTES_PER_S
 from longca.cp.schedule.work_partition import describe_chunks
@@ -41,11 +41,10 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
+    from longca.cp.runtime.head_pipeline import Grads, LocalAttention
     from longca.cp.schedule.fixed_plan import RankPart
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Kernel, Problem
-
-    Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 KV_HEADS_OF_CHUNK = 8  # at most: gradients wait for their turn at the owner of the keys, a round of all ranks
 
@@ -94,7 +93,9 @@ class FixedAttention:
         }
         self.prepared = [call.prepared for call in calls.values()]
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+    ) -> Forward:
         import torch
 
         problem = self.share.problem
@@ -106,17 +107,20 @@ class FixedAttention:
                 heads = self.query_heads(self.share.chunks[index])
                 for number, part in self.share.parts.items():
                     rows = rows_of(q[:, heads], part.rows)
-                    results = self.calls[number, index].forward(rows, *keys.of(part))
+                    of_heads = None if sinks is None else sinks[heads]
+                    results = self.calls[number, index].forward(rows, *keys.of(part), of_heads)
                     for total, result in zip((out, lse), results, strict=True):
                         put_rows(total[:, heads], part.rows, result)
-            return Forward(out, lse, (q, k, v, out, lse) if problem.needs_backward else None)
+            return Forward(out, lse, (q, k, v, out, lse, sinks) if problem.needs_backward else None)
 
     def backward(self, saved: Any, dout: torch.Tensor) -> Grads:
-        """(dq, dk, dv). Keys are exchanged again."""
+        """(dq, dk, dv, that of the sinks, from this rank's rows). Keys are exchanged again."""
         import torch
 
+        from longca.ops import sinks_gradient
+
         assert self._reduce is not None
-        q, k, v, out, lse = saved
+        q, k, v, out, lse, sinks = saved
         with torch.no_grad():
             dq = torch.zeros_like(q)
             sums = self._reduce.start(k, v)
@@ -133,7 +137,8 @@ class FixedAttention:
                         )
                         put_rows(dq[:, heads], part.rows, dq_part)
                     sums.post(index, number, grads)
-            return dq, *sums.finish()
+            dsinks = None if sinks is None else sinks_gradient(out, lse, dout, None, sinks)
+            return dq, *sums.finish(), dsinks
 
     def query_heads(self, kv_heads: range) -> slice:
         ratio = self.share.problem.num_q_heads // self.share.problem.num_kv_heads
@@ -188,17 +193,27 @@ class _PartCall:
     def num_calls(self) -> int:
         return len(self._calls)
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(out n × h × D, LSE n × h)."""
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(out n × h × D, LSE n × h). Sinks are joined call by call, since on CPUs the bits of an exponential
+        depend on the shape."""
         import torch
+
+        from longca.ops import join_sinks
 
         out = torch.zeros_like(q)
         lse = torch.full(q.shape[:2], -torch.inf, dtype=torch.float32, device=q.device)
+        if sinks is not None:
+            lse[:] = sinks
         for q_heads, kv_heads, call in self._calls:
             with _one_thread(self._device):
                 result, result_lse = call.forward(_copy(q, q_heads), _copy(k, kv_heads), _copy(v, kv_heads))
+                result_lse = result_lse.masked_fill(result_lse == torch.inf, -torch.inf)
+                if sinks is not None:
+                    result, result_lse = join_sinks(result, result_lse, sinks[q_heads])
             out[:, q_heads] = result
-            lse[:, q_heads] = result_lse.masked_fill(result_lse == torch.inf, -torch.inf)
+            lse[:, q_heads] = result_lse
         return out, lse
 
     def backward(
@@ -209,7 +224,7 @@ class _PartCall:
         out: torch.Tensor,
         lse: torch.Tensor,
         dout: torch.Tensor,
-    ) -> Grads:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(dq n × h × D, dk and dv m × g × D)."""
         import torch
 
@@ -224,7 +239,7 @@ class _PartCall:
         return grads
 
 
-class PreparedFixed(PreparedStrategy):
+class PreparedFixed(PreparedByHeads):
     """Any strategy of this project in a fixed order: its mesh decides which ranks share heads and keys."""
 
     def __init__(self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition) -> None:
@@ -269,11 +284,11 @@ class PreparedFixed(PreparedStrategy):
         schedule_ms = (time.perf_counter() - start_s) * 1e3
         for part in parts.values():
             part.prepare(kernel)
-        self._local: Any = (
-            calls[0]
-            if exchange is None
-            else HeadPipeline(exchange, work.chunks, calls, problem.needs_backward)
-        )
+        if exchange is None:
+            assert calls[0] is not None, "a rank alone has all heads"
+            self._attention: LocalAttention = calls[0]
+        else:
+            self._attention = HeadPipeline(exchange, work.chunks, list(calls), problem.needs_backward)
         prepared = [one for part in parts.values() for one in part.prepared]
         costs = sum_of_costs(prepared)
         areas = plan.areas
@@ -301,12 +316,6 @@ class PreparedFixed(PreparedStrategy):
             *filter(None, [comm.messages_note]),
         ]
         self.notes += dict.fromkeys(note for one in prepared for note in one.notes)
-
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        return self._local.forward(q.detach(), k.detach(), v.detach())
-
-    def backward(self, forward: Forward, dout: torch.Tensor) -> Grads:
-        return self._local.backward(forward.saved, dout.detach())
 
 
 def _copy(x: torch.Tensor, heads: slice) -> torch.Tensor:

@@ -48,7 +48,8 @@ class FixedKeyExchange:
     """Each rank gets the keys that its parts see from their owners, chunk after chunk of heads."""
 
     def __init__(self, share: FixedRank, comm: Comm) -> None:
-        plan, rank = share.plan, share.rank
+        plan = share.plan
+        rank = share.rank
         self._share = share
         self._peers = [peer for peer in range(plan.world) if peer != rank]
         self.sends = {peer: plan.key_rows(peer, rank) for peer in self._peers}
@@ -127,7 +128,8 @@ class FixedDkvSums:
     buffers alternate, and gradients of one round are added after the kernel of the next."""
 
     def __init__(self, share: FixedRank, comm: Comm) -> None:
-        plan, rank = share.plan, share.rank
+        plan = share.plan
+        rank = share.rank
         self.share = share
         self.addends = [plan.addends(rank, number) for number in range(plan.num_rounds)]
         self.stream = comm.stream("gradients") if plan.world > 1 else None

@@ -229,7 +229,8 @@ class FixedPlan:
                 if other.start <= keys.start < other.stop
             )
             for chunk, owner in enumerate(self.sharding.owner.tolist()):
-                start, end = max(keys.start, edges[chunk]), min(keys.stop, edges[chunk + 1])
+                start = max(keys.start, edges[chunk])
+                end = min(keys.stop, edges[chunk + 1])
                 if start < end:
                     first = int(self.sharding.offset[chunk]) - edges[chunk]
                     yield needed, owner, start + first, end + first

@@ -16,7 +16,8 @@ def random_bands(seed: int, num_queries: int, num_keys: int, cuts: int) -> Mask:
     def edges(length: int) -> list[int]:
         return [0, *sorted(random.choice(np.arange(1, length), cuts, replace=False).tolist()), length]
 
-    rows, columns = edges(num_queries), edges(num_keys)
+    rows = edges(num_queries)
+    columns = edges(num_keys)
     bands = []
     for first, last in pairwise(rows):
         for start, end in pairwise(columns):

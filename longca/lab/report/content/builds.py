@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from longca.lab.store.environments import Environments
-    from longca.lab.studies.facts.inventory import Installation, LoadedSoftware
-    from longca.lab.studies.record import Environment
+    from longca.lab.studies import Environment
+    from longca.lab.studies.facts import Installation, LoadedSoftware
 
 DIGITS = 12  # of a digest that are shown
 MOST_NAMED = 3  # files of one method
