@@ -49,7 +49,7 @@ def run(case: Case, comm: Any) -> dict[str, Any]:
     forward = prepared.forward(q, k, v)
     prepared.forward(-q, 2 * k, 3 * v)  # what the first one keeps stays as it is
     ring_rank, number = work.mesh.of(comm.rank)
-    saved = [forward.saved] if work.mesh.heads == 1 else forward.saved
+    saved = [forward.saved] if work.mesh.heads == 1 else forward.saved[0]
     tokens = torch.from_numpy(work.plan.sharding.positions(ring_rank))
     lse = [
         (tokens, list(chunk.heads.ranks[number].q), kept[4])

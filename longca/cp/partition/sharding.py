@@ -289,13 +289,12 @@ def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
     """
     lengths, work, per_rank = _chunks(mask, world, chunk)
     owners = [0] * len(lengths)
-    areas = work.tolist()
     least = [(0, 0, rank) for rank in range(world)]  # area and number of chunks so far
     for number in np.argsort(-work, kind="stable").tolist():
         area, held, rank = heapq.heappop(least)
         owners[number] = rank
         if held + 1 < per_rank:
-            heapq.heappush(least, (area + areas[number], held + 1, rank))
+            heapq.heappush(least, (area + int(work[number]), held + 1, rank))
     return ChunkedSharding(f"heap-{chunk}", lengths, owners, world)
 
 
