@@ -14,6 +14,7 @@ from longca.core import CallSpec, Registry
 from longca.kernels import Problem
 from longca.masks import build_mask
 from longca.ops.band.tables.backward_rule import AddOrder
+from longca.ops.band.tables.backward_way import BackwardWay
 from tests.helpers.ops.random_calls import attend_in_parts, attend_whole, random_mask
 
 pytest.importorskip("triton")
@@ -53,7 +54,7 @@ def test_masks_of_all_kinds_compile_nothing_more(
     rng = np.random.default_rng(sum(heads))
     # any order, whatever the rule makes of masks that are so short
     orders = [None, AddOrder.FROM_LAST, AddOrder.FROM_FIRST]
-    monkeypatch.setattr(plan, "preferred_dq_order", lambda *_: orders[rng.integers(3)])
+    monkeypatch.setattr(plan, "chosen_way", lambda *_: BackwardWay(orders[rng.integers(3)]))
     with counted_builds(capability) as (launched, compiled):
         form = CallForm(*heads, head_dim, torch.bfloat16, in_parts=True)
         builds = builds_of(form, CPU, capability=capability)

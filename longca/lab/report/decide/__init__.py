@@ -6,7 +6,7 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.lab.report.decide import cases, views
-    from longca.lab.report.decide.choice import DIRECTIONS, advise_command, answer, choose, question_of
+    from longca.lab.report.decide.choice import DIRECTIONS, answer, choose, question_of
     from longca.lab.report.decide.heat_map import SHORT_STATUS
     from longca.lab.report.decide.repeats import RepeatRow, repeat_rows
 else:
@@ -16,7 +16,6 @@ __all__ = [
     "DIRECTIONS",
     "SHORT_STATUS",
     "RepeatRow",
-    "advise_command",
     "answer",
     "cases",
     "choose",
