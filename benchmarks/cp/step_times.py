@@ -109,9 +109,9 @@ class Clock:
             call = HeadCall(prepared, share)
             q, dout = (self.draw(name, (seqlen, len(share.q), dim), problem.dtype) for name in ("q", "dout"))
             k, v = (self.draw(name, (seqlen, len(share.kv), dim), problem.dtype) for name in ("k", "v"))
-            saved = call.forward(q, k, v).saved
+            saved = call.forward(q, k, v, None).saved
             self._known[key] = (
-                self.seconds(lambda: call.forward(q, k, v)),
+                self.seconds(lambda: call.forward(q, k, v, None)),
                 self.seconds(lambda: call.backward(saved, dout)),
             )
         return self._known[key]

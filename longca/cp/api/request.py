@@ -51,7 +51,7 @@ class CpRequest:
     needs_backward: bool
     messages: Messages | Literal["auto"]
     check: str
-    reduction: str
+    reduction: str = "fast"
 
     def problem(self, mask: Mask) -> Problem:
         return Problem(
