@@ -77,7 +77,7 @@ class MasksDecide(Claim):
             for group in map(of_one_protocol, groups.values())
             if group
         ]
-        for kernel in dict.fromkeys(point.kernel for point in asked):
+        for kernel in sorted({point.kernel for point in asked}):  # whatever the order of the records
             runs = {point.mask for point in asked if point.kernel == kernel and point.ok}
             own = [group for group in ranked if group[0].kernel == kernel and self._decides(group, runs)]
             observed = [self._observed(group) for group in own]
