@@ -12,7 +12,8 @@ masks                          core data
 lowering                       core masks
 ops                            core masks lowering
 ops.band.tables                core masks ops.band.tables
-ops.band.tables.backward_rule  masks
+ops.band.tables.tile_rows      masks
+ops.band.tables.backward_rule  masks ops.band.tables.tile_rows
 ops.band.config                core ops.band.tables
 ops.band.launcher
 ops.band.launches              ops.band.launcher

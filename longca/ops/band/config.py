@@ -101,6 +101,11 @@ SM90_TILES = {
 SM90_HEAD_DIMS = frozenset({128})
 
 
+def has_hopper_kernels(head_dim: int, capability: tuple[int, int] | None) -> bool:
+    """True if a GPU of this compute capability runs the kernels of `sm90` at this head dim."""
+    return capability == (9, 0) and head_dim in SM90_HEAD_DIMS
+
+
 def choose_tiles(
     head_dim: int,
     capability: tuple[int, int] | None,
@@ -128,7 +133,7 @@ def choose_tiles(
     if capability is not None and capability < (9, 0):
         return BEFORE_HOPPER
     tiles = dict(PORTABLE_TILES[head_dim])
-    if capability == (9, 0) and head_dim in SM90_HEAD_DIMS:
+    if has_hopper_kernels(head_dim, capability):
         hopper = SM90_TILES[head_dim]
         short = block is not None and block % 128 != 0
         tiles[BandKernel.FORWARD] = hopper.forward_short_blocks if short else hopper.forward

@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from longca.masks import Mask
-from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles
+from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles, has_hopper_kernels
 from longca.ops.band.launches import Calls
 from longca.ops.band.tables.backward_rule import AddOrder
-from longca.ops.band.tables.backward_time import HEAD_DIM
 from longca.ops.band.tables.backward_way import BackwardWay, chosen_way
 from longca.ops.band.tables.dq_order import may_store_first, with_waits
 from longca.ops.band.tables.heads import (
@@ -152,8 +151,10 @@ def plan_band_attention(
         block_rows = block and block * min(ratio & -ratio, SM90_DQ.max_pack)
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         way = BackwardWay(None if deterministic else AddOrder.ANY)
-        if deterministic and needs_backward and head_dim == HEAD_DIM:
-            way = chosen_way(mask, ratio * planned, planned)
+        # without a GPU, plans are those of one that is emulated
+        has_ways = capability is None or has_hopper_kernels(head_dim, capability)
+        if deterministic and needs_backward and has_ways:
+            way = chosen_way(mask, ratio * planned, planned, head_dim)
         tiles = choose_tiles(
             head_dim, capability, block=mean_block(mask, keys=True), block_rows=block_rows, dq_order=way.order
         )

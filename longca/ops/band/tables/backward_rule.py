@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.masks.band import HI, INF, K0, K1, LO, Q0, Q1, areas
+from longca.masks.band import HI, INF, K0, K1, LO, Q1, areas
+from longca.ops.band.tables.tile_rows import TILE, tiles_of_bands
 
 if TYPE_CHECKING:
     from longca.masks import Mask
@@ -32,9 +33,7 @@ STAIR_QUERIES = 2000  # enough under a staircase
 # of four heads, and of the one that is at work under a staircase.
 SHORT = 8192
 SHORT_STAIRS = 32768
-# keys of a work tile; for a staircase, least share of tiles with distinct first rows, and least visible share
-# of these tiles
-TILE = 128
+# for a staircase, least share of tiles with distinct first rows, and least visible share of these tiles
 APART = 0.75
 FILLED = 0.8
 # With a number of KV heads that is no multiple of four, one pass wants work tiles with at least this share of
@@ -177,13 +176,7 @@ def longest_work_tile(mask: Mask) -> int:
 
 def _rows_of_work_tiles(bands: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
     """The first row and the end of the last row of each visible work tile of keys."""
-    starts = bands[:, K0] // TILE
-    counts = np.maximum(-(-bands[:, K1] // TILE) - starts, 0)  # tiles that a band overlaps
-    tiles = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
-    band = np.repeat(bands, counts, axis=0)
-    keys = np.maximum(band[:, K0], tiles * TILE), np.minimum(band[:, K1], (tiles + 1) * TILE)
-    begin = np.maximum(band[:, Q0], keys[0] - band[:, HI])
-    end = np.minimum(band[:, Q1], keys[1] - band[:, LO])
+    tiles, _, begin, end = tiles_of_bands(bands, TILE)
     seen = begin < end
     first = np.full(-(-num_keys // TILE), INF)
     last = np.full(-(-num_keys // TILE), -INF)

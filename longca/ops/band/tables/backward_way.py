@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.ops.band.tables.backward_time import one_pass_us, two_kernels_us
+from longca.ops.band.tables.backward_time import HEAD_DIM, one_pass_us, two_kernels_us
 from longca.ops.band.tables.heads import HEADS_AT_ONCE, heads_per_item_of
 from longca.ops.band.tables.tile_rows import TILE, TileRows
 
@@ -37,9 +37,9 @@ class BackwardWay:
     """items of each work tile and KV head that start together; 0: by the mask's form"""
 
 
-def chosen_way(mask: Mask, num_q_heads: int, num_kv_heads: int) -> BackwardWay:
-    """The deterministic way that a plan takes."""
-    if not has_predicted_times(mask):
+def chosen_way(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> BackwardWay:
+    """The deterministic way that a plan of Hopper kernels takes."""
+    if head_dim != HEAD_DIM or not has_predicted_times(mask):
         return BackwardWay(preferred_dq_order(mask, num_kv_heads))
     times = predicted_us(mask, num_q_heads, num_kv_heads)
     return min(times, key=times.__getitem__)

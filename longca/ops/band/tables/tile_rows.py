@@ -18,6 +18,26 @@ FAR = 1 << 40  # beyond any row
 MANY_PAIRS = 1 << 17  # pairs of segments that are compared at once
 
 
+def tiles_of_bands(
+    bands: np.ndarray, size: int = TILE
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(work tile of `size` keys, number of the band, first row of the band that sees some of its keys, the
+    row after the last one) of each work tile that a band overlaps, band after band. No row sees any where the
+    first is not before the last.
+
+    Args:
+        bands: (n, 6).
+    """
+    starts = bands[:, K0] // size
+    counts = np.maximum(-(-bands[:, K1] // size) - starts, 0)  # tiles that a band overlaps
+    tile = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
+    number = np.repeat(np.arange(len(bands)), counts)
+    of_tile = bands[number]
+    begin = np.maximum(of_tile[:, Q0], np.maximum(of_tile[:, K0], tile * size) - of_tile[:, HI])
+    end = np.minimum(of_tile[:, Q1], np.minimum(of_tile[:, K1], (tile + 1) * size) - of_tile[:, LO])
+    return tile, number, begin, end
+
+
 @dataclass(frozen=True, eq=False)
 class TileRows:
     """The work tiles of one head group, from the last keys to the first, and the rows that see their keys.
@@ -40,13 +60,8 @@ class TileRows:
     def of(cls, bands: np.ndarray, num_rows: int, num_keys: int, size: int = TILE) -> TileRows:
         """The work tiles of so many keys each, of (n, 6) bands."""
         num_tiles = -(-num_keys // size)
-        starts = bands[:, K0] // size
-        counts = np.maximum(-(-bands[:, K1] // size) - starts, 0)  # tiles that a band overlaps
-        tile = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - starts, counts)
-        of_band = np.repeat(np.arange(len(bands)), counts)
-        q0, q1, k0, k1, lo, hi = (bands[of_band, column] for column in (Q0, Q1, K0, K1, LO, HI))
-        begin = np.maximum(q0, np.maximum(k0, tile * size) - hi)
-        end = np.minimum(q1, np.minimum(k1, (tile + 1) * size) - lo)
+        tile, number, begin, end = tiles_of_bands(bands, size)
+        q0, q1, k0, k1, lo, hi = (bands[number, column] for column in (Q0, Q1, K0, K1, LO, HI))
         # rows that see all keys of the work tile
         last_key = np.minimum((tile + 1) * size, num_keys) - 1
         all_begin = np.maximum(q0, last_key - hi)
