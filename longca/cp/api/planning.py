@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -31,7 +31,6 @@ from longca.cp.api.warming import warm_kernel
 from longca.cp.comm.p2p import ReceiveBuffers
 from longca.cp.forecast import PASS_EFFICIENCY, PROFILES, DeviceModel, WorkForecast, links_of
 from longca.cp.partition.mesh import RANKS_PER_NODE
-from longca.cp.schedule.fixed_plan import fixed_refusal, partition_fixed
 from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
 from longca.predict.fitted import load_fitted
@@ -99,7 +98,8 @@ class MaskPlanner:
         self._request = request
         self._kernel: Kernel = request.load_kernel()
         self._strategies = sorted(
-            request.strategies(), key=lambda strategy: (len(strategy.Params.model_fields), strategy.name)
+            request.strategies(),
+            key=lambda strategy: (len(type(strategy.params).model_fields), strategy.name),
         )  # simple ones first
         shared: dict[Any, Any] = {}
         for strategy in self._strategies:
@@ -164,7 +164,7 @@ class MaskPlanner:
         from longca.ops import on_device
 
         prepared = tuple(
-            self._prepare_work(choice.strategy, self._request.problem(mask), comm, work)
+            choice.strategy.prepare_work(self._request.problem(mask), self._kernel, comm, work, 0.0)
             for mask, work in zip(masks, choice.works, strict=True)
         )
         assert all(np.array_equal(each.shard.positions_L, prepared[0].shard.positions_L) for each in prepared)
@@ -188,19 +188,6 @@ class MaskPlanner:
             (time.perf_counter() - start_s) * 1e3,
             comm.streams if isinstance(comm, DeferredComm) else {},
         )
-
-    def _prepare_work(
-        self, strategy: HeadStrategy, problem: Problem, comm: Any, work: WorkPartition
-    ) -> PreparedStrategy:
-        if self._is_fixed:
-            from longca.cp.runtime.fixed_attention import PreparedFixed
-
-            return PreparedFixed(problem, self._kernel, comm, work)
-        return strategy.prepare_work(problem, self._kernel, comm, work, 0.0)
-
-    @property
-    def _is_fixed(self) -> bool:
-        return self._request.reduction == "fixed"
 
     def _choose(self, problems: Sequence[Problem]) -> _Choice:
         refused: dict[str, str] = {}
@@ -230,9 +217,8 @@ class MaskPlanner:
 
     def _refusal(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> str | None:
         device_type = self._request.device.type
-        ask = partial(fixed_refusal, strategy) if self._is_fixed else strategy.refusal
         reasons = (
-            ask(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
+            strategy.refusal(problem.mask, problem.call_spec, self._comm.world, self._kernel, device_type)
             for problem in problems
         )
         return strategy.available(device_type) or next(filter(None, reasons), None)
@@ -241,16 +227,9 @@ class MaskPlanner:
         """The work partitions of all masks on one sharding: of those that are best for one mask, the one that
         is best for all together."""
 
-        world = self._comm.world
-
         def partition(sharding: Sharding | None = None) -> list[WorkPartition]:
-            if self._is_fixed:
-                mesh = strategy.mesh(world, self._request.num_kv_heads)
-                return [
-                    partition_fixed(mesh, problem.mask, problem.call_spec, sharding) for problem in problems
-                ]
             return [
-                strategy.partition_work(problem, self._kernel, world, sharding=sharding)
+                strategy.partition_work(problem, self._kernel, self._comm.world, sharding=sharding)
                 for problem in problems
             ]
 

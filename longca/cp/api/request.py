@@ -14,6 +14,7 @@ import yaml
 from longca.core import Registry, Scalar, UserError, whole_number
 from longca.cp.api.ranks import all_or_none
 from longca.cp.contract import HeadStrategy
+from longca.cp.runtime.fixed_attention import FixedOrder
 from longca.kernels import Problem
 from longca.masks import Mask
 
@@ -69,15 +70,16 @@ class CpRequest:
         return self.problem(mask).call_spec
 
     def strategies(self) -> list[HeadStrategy]:
-        """The strategy asked for, or all that "auto" chooses among."""
+        """The strategy asked for, or all that "auto" chooses among, with sums in the order asked for."""
         if self.strategy != AUTO:
-            return [load_strategy(self.strategy, dict(self.params))]
-        registry = Registry("strategy")
-        return [
-            strategy
-            for strategy in registry.load_all()
-            if isinstance(strategy, HeadStrategy) and not strategy.baseline
-        ]
+            strategies = [load_strategy(self.strategy, dict(self.params))]
+        else:
+            strategies = [
+                strategy
+                for strategy in Registry("strategy").load_all()
+                if isinstance(strategy, HeadStrategy) and not strategy.baseline
+            ]
+        return list(map(FixedOrder, strategies)) if self.reduction == "fixed" else strategies
 
     def load_kernel(self) -> Kernel:
         return Registry("kernel").load(self.kernel)

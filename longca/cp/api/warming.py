@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.cp.api.ranks import all_or_none
-from longca.cp.partition.mesh import Mesh, plan_heads
+from longca.cp.partition.mesh import plan_heads
 from longca.cp.schedule.work_partition import CANDIDATE_WEIGHTS, PARTS_OF_KV_HEAD, split_heads
 
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ def local_calls(
     """(kernel call of a rank, True if it may cover only a part of the keys), for every mask and division of
     heads. Some may be equal."""
     for strategy in strategies:
-        mesh_of = getattr(strategy, "mesh", None)  # of planned strategies; others divide heads alone
         try:
-            mesh = Mesh(1, world) if mesh_of is None else mesh_of(world, call.num_kv_heads)
+            mesh = strategy.mesh(world, call.num_kv_heads)
         except ValueError:  # it refuses every mask
             continue
         in_parts = mesh.ring > 1

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.cp.contract import TokenShard
+from longca.cp.contract import HeadStrategy, TokenShard
 from longca.cp.partition.fixed_parts import PartSharding
 from longca.cp.partition.mesh import formula_bytes
 from longca.cp.partition.sharding import even_ranges
@@ -31,20 +31,25 @@ from longca.cp.runtime.accumulate import LocalCall, sum_of_costs
 from longca.cp.runtime.fixed_exchange import FixedDkvSums, FixedKeyExchange, FixedRank, put_rows, rows_of
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline, PreparedByHeads
-from longca.cp.schedule.fixed_plan import FixedPlan
+from longca.cp.schedule.fixed_plan import FixedPlan, fixed_refusal, partition_fixed
 from longca.cp.schedule.planner import CALL_S, INTRA_NODE_BYTES_PER_S
 from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
+from longca.masks import whole_mask
 
 if TYPE_CHECKING:
     import torch
 
+    from longca.core import Answer, CallSpec
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
+    from longca.cp.partition.mesh import Mesh
+    from longca.cp.partition.sharding import Sharding
     from longca.cp.runtime.head_pipeline import Grads, LocalAttention
     from longca.cp.schedule.fixed_plan import RankPart
-    from longca.cp.schedule.work_partition import WorkPartition
+    from longca.cp.schedule.work_partition import ChunkWeights, WorkPartition
     from longca.kernels import Kernel, Problem
+    from longca.masks import LazyMask, Mask
 
 KV_HEADS_OF_CHUNK = 8  # at most: gradients wait for their turn at the owner of the keys, a round of all ranks
 
@@ -316,6 +321,47 @@ class PreparedFixed(PreparedByHeads):
             *filter(None, [comm.messages_note]),
         ]
         self.notes += dict.fromkeys(note for one in prepared for note in one.notes)
+
+
+class FixedOrder(HeadStrategy):
+    """A strategy with sums in a fixed order of fixed parts. Its mesh, which decides which ranks share heads
+    and keys, is all that is left of it."""
+
+    def __init__(self, strategy: HeadStrategy) -> None:
+        self.name = strategy.name
+        self.params = strategy.params
+        self._strategy = strategy
+
+    def available(self, device_type: str) -> Answer:
+        return self._strategy.available(device_type)
+
+    def mesh(self, world: int, num_kv_heads: int) -> Mesh:
+        return self._strategy.mesh(world, num_kv_heads)
+
+    def unfit_ranks(self, call: CallSpec, world: int) -> Answer:
+        return self._strategy.unfit_ranks(call, world)
+
+    def refusal(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> Answer:
+        return fixed_refusal(self._strategy, whole_mask(mask), call, world, kernel, device_type)
+
+    def partition_call(
+        self,
+        mask: Mask,
+        call: CallSpec,
+        world: int,
+        kernel: Kernel,
+        device_type: str,
+        weights: ChunkWeights | None = None,
+        sharding: Sharding | None = None,
+    ) -> WorkPartition:
+        return partition_fixed(self.mesh(world, call.num_kv_heads), mask, call, sharding)
+
+    def prepare_work(
+        self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float
+    ) -> PreparedFixed:
+        return PreparedFixed(problem, kernel, comm, work)
 
 
 def _copy(x: torch.Tensor, heads: slice) -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from longca.cp.comm.p2p import Pending
 from longca.cp.runtime.kv_exchange import buffer_names
+from longca.cp.schedule.fixed_plan import num_rows
 
 if TYPE_CHECKING:
     import torch
@@ -53,11 +54,11 @@ class FixedKeyExchange:
         self._share = share
         self._peers = [peer for peer in range(plan.world) if peer != rank]
         self.sends = {peer: plan.key_rows(peer, rank) for peer in self._peers}
-        self.receives = {peer: _count(plan.key_rows(rank, peer)) for peer in self._peers}
+        self.receives = {peer: num_rows(plan.key_rows(rank, peer)) for peer in self._peers}
         self.num_received = plan.num_received(rank)
         # in a receiver's buffer, rows of owners follow each other
         self._target_rows = {
-            peer: sum(_count(plan.key_rows(peer, owner)) for owner in range(rank) if owner != peer)
+            peer: sum(num_rows(plan.key_rows(peer, owner)) for owner in range(rank) if owner != peer)
             for peer in self._peers
         }
         self._stream = comm.stream("keys") if self._peers else None
@@ -232,10 +233,6 @@ class FixedDkvSumsInFlight:
                     total[start:end, heads].add_(x[first : first + end - start])
                 first += end - start
             place = place if is_own else first
-
-
-def _count(rows: Rows) -> int:
-    return sum(end - start for start, end in rows)
 
 
 def _rows_before(addends: Sequence[Addend], rank: int, owner: int) -> int:

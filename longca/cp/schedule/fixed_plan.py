@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     """ranges (start, end)"""
 
 
+def num_rows(rows: Rows) -> int:
+    return sum(end - start for start, end in rows)
+
+
 def partition_fixed(
     mesh: Mesh, mask: Mask, call: CallSpec, sharding: Sharding | None = None
 ) -> WorkPartition:
@@ -132,7 +136,7 @@ class Addend:
     """of the owner, ascending: at most one for each of the part's ranges of keys"""
 
     def __len__(self) -> int:
-        return sum(end - start for start, end in self.rows)
+        return num_rows(self.rows)
 
 
 class FixedPlan:
@@ -163,8 +167,7 @@ class FixedPlan:
 
     def num_received(self, rank: int) -> int:
         """Keys that a rank receives."""
-        others = (self.key_rows(rank, owner) for owner in range(self.world) if owner != rank)
-        return sum(end - start for rows in others for start, end in rows)
+        return sum(num_rows(self.key_rows(rank, owner)) for owner in range(self.world) if owner != rank)
 
     def rank_parts(self, rank: int) -> dict[int, RankPart]:
         """The rank's parts with visible keys, by round."""
