@@ -127,25 +127,35 @@ def _by_kernel(
         if q.is_cuda:
             # so that calls on other streams find it written
             torch.cuda.current_stream(q.device).synchronize()
-    if sinks is not None:
-        return _SinksCall.apply(q, k, v, sinks, kept[key])
-    return _PreparedCall.apply(q, k, v, kept[key])
+    return _PreparedCall.apply(q, k, v, sinks, kept[key])
 
 
 class _PreparedCall(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, prepared: Prepared) -> tuple[Tensor, ...]:
-        with torch.set_grad_enabled(prepared.problem.needs_backward):  # kernels may use autograd themselves
-            result = prepared.forward(*(prepared.to_layout(x.detach()) for x in (q, k, v)))
-        out = prepared.from_layout(result.out).detach()
+    def forward(
+        ctx, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, prepared: Prepared
+    ) -> tuple[Tensor, ...]:
+        lse = None
+        if sinks is None:
+            # kernels may use autograd themselves
+            with torch.set_grad_enabled(prepared.problem.needs_backward):
+                result = prepared.forward(*(prepared.to_layout(x.detach()) for x in (q, k, v)))
+            out = prepared.from_layout(result.out).detach()
+            if result.lse is not None:
+                lse = prepared.lse_from_layout(result.lse).detach()
+        else:
+            result = forward_with_sinks(prepared, q, k, v, sinks)
+            assert result.lse is not None
+            out = result.out.detach()  # `ctx.result` must not hold what is returned: memory is freed at once
+            lse = result.lse.detach()
         if prepared.problem.needs_backward:
             ctx.prepared = prepared
             ctx.result = result
+            ctx.with_sinks = sinks is not None
             # `result` may refer to their memory: so autograd detects in-place changes
-            ctx.save_for_backward(q, k, v, out)
-        if result.lse is None:
+            ctx.save_for_backward(q, k, v, out, sinks)
+        if lse is None:
             return (out,)
-        lse = prepared.lse_from_layout(result.lse).detach()
         ctx.mark_non_differentiable(lse)
         return out, lse
 
@@ -156,34 +166,9 @@ class _PreparedCall(torch.autograd.Function):
         ctx.saved_tensors  # noqa: B018  (autograd says so if one of them was written to)
         prepared = ctx.prepared
         dout = grad_outputs[0]
-        with torch.enable_grad(), autocast_disabled(prepared.problem.device):
-            grads = prepared.backward(ctx.result, prepared.to_layout(dout))
-        return *(prepared.from_layout(grad) for grad in grads), None
-
-
-class _SinksCall(torch.autograd.Function):
-    """`_PreparedCall` of a kernel whose result sinks join."""
-
-    @staticmethod
-    def forward(
-        ctx, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, prepared: Prepared
-    ) -> tuple[Tensor, Tensor]:
-        result = forward_with_sinks(prepared, q, k, v, sinks)
-        assert result.lse is not None
-        out = result.out.detach()  # `ctx.result` must not hold what is returned: memory is freed at once
-        lse = result.lse.detach()
-        if prepared.problem.needs_backward:
-            ctx.prepared = prepared
-            ctx.result = result
-            ctx.save_for_backward(q, k, v, sinks, out)  # so autograd detects in-place changes
-        ctx.mark_non_differentiable(lse)
-        return out, lse
-
-    @staticmethod
-    @once_differentiable
-    @breaks_graph
-    def backward(ctx, *grad_outputs: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.saved_tensors  # noqa: B018  (autograd says so if one of them was written to)
-        prepared = ctx.prepared
         with autocast_disabled(prepared.problem.device):
-            return *backward_with_sinks(prepared, ctx.result, grad_outputs[0]), None
+            if ctx.with_sinks:
+                return *backward_with_sinks(prepared, ctx.result, dout), None
+            with torch.enable_grad():
+                grads = prepared.backward(ctx.result, prepared.to_layout(dout))
+        return *(prepared.from_layout(grad) for grad in grads), None, None
