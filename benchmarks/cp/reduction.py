@@ -6,17 +6,17 @@
     python -m benchmarks.cp.reduction --device cpu --ranks 2 --tokens 64 --heads 4:2 --head-dim 16
 
 The whole sequence is the same for any number of ranks, so the digests of "fixed" must be the same in every
-run and row of a mask. Both are timed in turns.
+run and row of a mask. Both are timed in turns. Each rank makes the inputs of its own tokens on its device and
+sums the digest of its own results there.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,15 +38,61 @@ REDUCTIONS = ("fast", "fixed")
 MEASURE = Measure.fixed(warmup=2, repeats=9, max_seconds=1.0)
 
 
-def make_tensors(options: argparse.Namespace, device: torch.device) -> list[torch.Tensor]:
-    """Returns q, k, v and dout of the whole sequence, the same on every rank."""
-    generator = torch.Generator().manual_seed(0)
+MAX_NUMBERS = 1 << 24  # hashed at a time: some hundred MiB of int64
+
+
+def hashed(numbers: torch.Tensor) -> torch.Tensor:
+    """Returns 64 bits for each int64 that look drawn, by the finalizer of SplitMix64: the same on every
+    device."""
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        numbers = (numbers ^ (numbers >> shift & (1 << 64 - shift) - 1)) * factor
+    return numbers ^ (numbers >> 31 & (1 << 33) - 1)
+
+
+def chunks_of(positions: torch.Tensor, row: int, tensor: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yields a slice of the rows at these positions, and a hash of the place of each of their elements in the
+    whole tensor, rows × `row`."""
+    step = max(1, MAX_NUMBERS // row)
+    columns = torch.arange(row, device=positions.device)
+    for first in range(0, len(positions), step):
+        rows = slice(first, first + step)
+        places = positions[rows, None] * row + columns
+        yield rows, hashed((places * 8 + tensor + 1) * -0x61C8864680B583EB)
+
+
+def inputs_at(positions: torch.Tensor, options: argparse.Namespace, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Returns q, k, v and dout of the tokens at these positions, (L,): nearly normal, of variance 1, and the
+    same for each token whichever rank makes it."""
     num_q_heads, num_kv_heads = options.heads
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    return [
-        torch.randn(options.tokens, heads, options.head_dim, generator=generator).to(device, dtype)
-        for heads in (num_q_heads, num_kv_heads, num_kv_heads, num_q_heads)
-    ]
+    inputs = []
+    for tensor, heads in enumerate((num_q_heads, num_kv_heads, num_kv_heads, num_q_heads)):
+        row = heads * options.head_dim
+        x = torch.empty(len(positions), row, dtype=dtype, device=positions.device)
+        for rows, bits in chunks_of(positions, row, tensor):
+            total = sum((bits >> shift & 0xFFFF for shift in (0, 16, 32, 48)), torch.zeros_like(bits))
+            x[rows] = (total - 2 * 0xFFFF) * (3**0.5 / 0x10000)
+        inputs.append(x.view(-1, heads, options.head_dim))
+    return inputs
+
+
+def digest(comm: Comm, tensors: Sequence[torch.Tensor], positions: torch.Tensor) -> str:
+    """Returns 16 digits: others wherever a single element differs, and nearly always where more do, but the
+    same for any sharding of the tokens. A collective call.
+
+    The bits of each element are an integer. It is multiplied by an odd number that its place in the whole
+    tensor determines, and all are added modulo 2^64.
+
+    Args:
+        tensors: this rank's rows, L × heads × head dim.
+        positions: of these rows in the whole sequence, (L,).
+    """
+    total = 0
+    for tensor, x in enumerate(tensors):
+        flat = x.detach().flatten(1)
+        integers = flat.contiguous().view({2: torch.int16, 4: torch.int32}[x.element_size()])
+        for rows, bits in chunks_of(positions, flat.shape[1], tensor):
+            total += int((integers[rows] * (bits | 1)).sum())
+    return f"{sum(comm.gather(total)) % (1 << 64):016x}"
 
 
 def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> dict[str, Any]:
@@ -67,14 +113,12 @@ def line(comm: Comm, options: argparse.Namespace, mask: str, strategy: str) -> d
             reduction=reduction,
         )
         contexts.append(cp)
-        q, k, v, dout = map(cp.shard, make_tensors(options, comm.device))
+        dtype = torch.bfloat16 if comm.device.type == "cuda" else torch.float32
+        q, k, v, dout = inputs_at(cp.positions, options, dtype)
         leaves = [x.requires_grad_() for x in (q, k, v)]
         out = cp.attention(q, k, v)
         grads = torch.autograd.grad(out, leaves, dout, retain_graph=True)
-        bits = hashlib.sha256()
-        for x in (out.detach(), *grads):
-            bits.update(cp.unshard(x).cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        facts[f"{reduction}_bits"] = bits.hexdigest()[:12]
+        facts[f"{reduction}_bits"] = digest(comm, (out, *grads), cp.positions)
         calls["fwd"][reduction] = partial(cp.attention, q, k, v)
         calls["bwd"][reduction] = partial(torch.autograd.grad, out, leaves, dout, retain_graph=True)
     for direction, ways in calls.items():
@@ -98,7 +142,10 @@ def report(comm: Comm, options: argparse.Namespace) -> None:
         lines.append(line(comm, options, mask, strategy))
         if comm.rank == 0:  # each takes some seconds
             print(
-                *(f"{value:.4g}" if isinstance(value, float) else value for value in lines[-1].values()),
+                *(
+                    f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+                    for name, value in lines[-1].items()
+                ),
                 flush=True,
             )
     if comm.rank:
