@@ -6,8 +6,8 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.ops import band, fa4_mask_mod, flashmask, spin
+    from longca.ops.band.merge import merge_parts
     from longca.ops.fa2_sparse import sparse_backward, sparse_forward
-    from longca.ops.merge import merge_parts
     from longca.ops.sinks import join_sinks, sinks_gradient, sinks_gradient_op, unfit_sinks
     from longca.ops.transfer import on_device
     from longca.ops.tuning import flashmask_tuning, sparse_tuning

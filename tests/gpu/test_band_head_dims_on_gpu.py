@@ -1,5 +1,5 @@
-"""Band attention's Hopper kernels for head dim 64 at real sizes on a GPU, whether `SM90_HEAD_DIMS` has it or
-not: against float64, with the same bits in four runs.
+"""Band attention's Hopper kernels for head dim 64 at real sizes on a GPU: against float64, with the
+same bits in four runs.
 
     python -m pytest tests/gpu/test_band_head_dims_on_gpu.py
 """
@@ -13,9 +13,8 @@ import torch
 from longca.lab.bench.check.oracle import Oracle, wrong
 from longca.lab.bench.check.scope import affordable
 from longca.masks.mask import Mask
-from longca.ops.band import config
 from longca.ops.band.api import band_backward, band_forward, plan_band_attention
-from longca.ops.band.config import SM90_TILES, BandKernel, TileConfig, choose_tiles
+from longca.ops.band.config import SM90_TILES, BandKernel, TileConfig
 from longca.ops.band.tables.backward_rule import AddOrder
 from tests.gpu.test_band_attention_on_gpu import MASKS, inputs_of, judged, mask_of, problem_of
 from tests.helpers.gpu.device import GPU, needs_gpu
@@ -30,11 +29,6 @@ pytestmark = [
 ]
 RUNS = 4
 DTYPES = (torch.bfloat16, torch.float16)
-
-
-@pytest.fixture(autouse=True)
-def hopper_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "SM90_HEAD_DIMS", frozenset({64, 128}))
 
 
 def ways() -> Iterator[tuple[str, dict[BandKernel, TileConfig]]]:
@@ -113,12 +107,6 @@ def test_long_masks_in_each_way(name: str, way: str) -> None:
 @pytest.mark.parametrize("name", ["causal_document", "global_sliding_window", "block_sparse_variable"])
 def test_dtypes_as_they_are_chosen(name: str, dtype: torch.dtype) -> None:
     check(mask_of(name, 2), (16, 2), dtype)
-
-
-def test_the_switch() -> None:
-    for order in (None, *AddOrder):
-        tiles = choose_tiles(64, HOPPER, dq_order=order)
-        assert all(tile.sm90 for tile in tiles.values())
 
 
 @pytest.mark.parametrize("name", ["causal_document", "global_sliding_window"])

@@ -76,10 +76,9 @@ def plan_of(
     """The plan of a GPU of compute capability 9.0, with three multiprocessors; with the other tiles and
     fields of the fused kernel's that are given."""
     head_dim = HEAD_DIM.get()
-    with patch.object(config, "SM90_HEAD_DIMS", {head_dim}):
-        tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
-            head_dim, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way]
-        )
+    tiles: dict[BandKernel, config.TileConfig] = config.choose_tiles(
+        head_dim, (9, 0), block=plan.mean_block(mask, keys=True), block_rows=1024, dq_order=WAYS[way]
+    )
     tiles |= others or {}
     if tiles[BandKernel.DKDV].fused:
         tiles[BandKernel.DKDV] = replace(tiles[BandKernel.DKDV], **fused)

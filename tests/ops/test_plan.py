@@ -292,12 +292,10 @@ def test_what_makes_gradients_on_hopper() -> None:
         assert BandKernel.DQ not in tiles
         short = choose_tiles(128, HOPPER, block=64, dq_order=order)
         assert all(short[use] == PORTABLE_TILES[128][use] for use in (BandKernel.DKDV, BandKernel.DQ))
-    assert choose_tiles(64, HOPPER, dq_order=AddOrder.ANY) == PORTABLE_TILES[64]
 
 
-def test_head_dim_64_has_hopper_kernels_if_one_switch_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_dim_64_has_hopper_kernels() -> None:
     """The same choice as for head dim 128, with its own tiles: blocks of 128 rows in one pass."""
-    monkeypatch.setattr("longca.ops.band.config.SM90_HEAD_DIMS", frozenset({64, 128}))
     for how in ({}, {"dq_order": AddOrder.FROM_FIRST}, {"block": 64}, {"block": 128, "block_rows": 64}):
         tiles, as_of_128 = choose_tiles(64, HOPPER, **how), choose_tiles(128, HOPPER, **how)
         assert {use: tile.sm90 for use, tile in tiles.items()} == {

@@ -131,8 +131,8 @@ def no_keys(q_LHD: torch.Tensor, dtype: torch.dtype | None = None) -> tuple[torc
 def merge(
     out_LHD: torch.Tensor, lse_LH: torch.Tensor, part_LHD: torch.Tensor, part_lse_LH: torch.Tensor
 ) -> None:
-    """Merges a result over other keys into (out, LSE), in place. `longca.ops.merge` does the same on GPUs in
-    one pass.
+    """Merges a result over other keys into (out, LSE), in place. `longca.ops.band.merge` does the same on
+    GPUs in one pass.
 
     (out, LSE) are float32 or wider for any dtype of the parts: in bfloat16 their error would grow with the
     number of parts. A row without keys has output 0 and LSE −inf in both inputs and in the result; in the

@@ -13,6 +13,7 @@ never on a mask's or a sequence's length. So they are few, and calls of any late
     fused            for each order of additions to dQ; the first addends stored, or added to zeros
     finish           dQ as the forward pass, of all rows or of some
     add partials     as dQ, where row tiles are split
+    merge            for results of the call's dtype and of float32, of calls in parts
 
 Block masks have builds for their sizes of blocks: `blocks_like` names masks whose builds are wanted, too.
 """
@@ -33,6 +34,7 @@ from longca.masks import Mask, build_mask
 from longca.ops.band.config import BandKernel, choose_tiles
 from longca.ops.band.launch import start_backward, start_forward
 from longca.ops.band.launches import ALIGNMENT, OPTIONS, Launches
+from longca.ops.band.merge import merge_parts
 from longca.ops.band.plan import BandPlan, of_rows, plan_band_attention
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.schedule import TileSchedule
@@ -106,6 +108,8 @@ def builds_of(
         _list_forward(builds, form, plan)
         if form.needs_backward:
             _list_backward(builds, form, plan)
+        if form.in_parts:
+            _list_merges(builds, form, plan)
     return builds.builds
 
 
@@ -219,6 +223,13 @@ def _list_forward(builds: BuildList, form: CallForm, plan: BandPlan) -> None:
     for dtype, has_initial in _results(form):
         initial = (q.float(), lse) if has_initial else ()
         start_forward(plan, 1.0, builds, q, k, k, q.to(dtype), lse, *initial)
+
+
+def _list_merges(builds: BuildList, form: CallForm, plan: BandPlan) -> None:
+    """Lists merges of results that no epilogue merged."""
+    q, _, lse = _tensors(form, plan)
+    for dtype in (form.dtype, torch.float32):
+        merge_parts(q.float(), lse, q.to(dtype), lse, builds)
 
 
 def _list_backward(builds: BuildList, form: CallForm, plan: BandPlan) -> None:

@@ -86,7 +86,7 @@ SM90_DQ = TileConfig(128, 64, 4, 3, sm90=True)
 SM90_FUSED = TileConfig(128, 64, 4, 3, max_pack=1, sm90=True, fused=True)
 SM90_FORWARD = TileConfig(128, 128, 4, 2, sm90=True, narrow_n=32)
 SM90_FORWARD_SHORT_BLOCKS = TileConfig(128, 64, 4, 2, sm90=True)
-# Head dim 64: compiled and emulated, not measured. `benchmarks/band/head_dims.py` compares them with others.
+# Head dim 64 was chosen on one H200: docs/design/band-head-dims.md.
 SM90_TILES = {
     64: Sm90Tiles(
         TileConfig(128, 128, 4, 3, sm90=True, narrow_n=32),
@@ -97,13 +97,11 @@ SM90_TILES = {
     ),
     128: Sm90Tiles(SM90_FORWARD, SM90_FORWARD_SHORT_BLOCKS, SM90_DKDV, SM90_DQ, SM90_FUSED),
 }
-# Head dims for which Hopper GPUs use these tiles. 64 joins once it has been measured to be faster.
-SM90_HEAD_DIMS = frozenset({128})
 
 
 def has_hopper_kernels(head_dim: int, capability: tuple[int, int] | None) -> bool:
     """True if a GPU of this compute capability runs the kernels of `sm90` at this head dim."""
-    return capability == (9, 0) and head_dim in SM90_HEAD_DIMS
+    return capability == (9, 0) and head_dim in SM90_TILES
 
 
 def choose_tiles(

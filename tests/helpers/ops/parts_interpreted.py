@@ -13,11 +13,11 @@ from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from longca.ops.band.launches import Launches
+from longca.ops.band.merge import merge_parts
 from longca.ops.band.plan import UNIT, DqTarget
 from longca.ops.band.sm90.bwd_dkdv import stats_offset
 from longca.ops.band.sm90.launch import LOG2_E, finish_gradients
 from longca.ops.band.triton.preprocess import preprocess
-from longca.ops.merge import merge_parts
 from tests.helpers.cp.parts import in_parts
 from tests.helpers.kernels.cases import Case
 from tests.helpers.kernels.plain_attention import plain_attention

@@ -173,7 +173,7 @@ class _Launcher:
 @contextmanager
 def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
     """Plans are for a GPU of this compute capability, or portable, and calls take tensors of the CPU."""
-    from longca.ops.band import checks, plan
+    from longca.ops.band import checks, merge, plan
     from longca.ops.band.sm90 import bwd_dkdv, bwd_dq, bwd_fused, forward, launch
     from longca.ops.band.triton import backward as portable_backward
     from longca.ops.band.triton import forward as portable_forward
@@ -182,7 +182,8 @@ def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
     launched = Launched()
     choose = plan.choose_tiles
     run = triton.JITFunction.run
-    modules = bwd_dkdv, bwd_dq, bwd_fused, forward, launch, portable_backward, portable_forward, preprocess
+    hopper = bwd_dkdv, bwd_dq, bwd_fused, forward, launch
+    modules = *hopper, portable_backward, portable_forward, preprocess, merge
     kernels = {
         kernel
         for module in modules

@@ -112,7 +112,7 @@ class Plugin:
         "longca.masks",
         "longca.masks.grid",
         "longca.ops",
-        "longca.ops.merge",
+        "longca.ops.band.merge",
         "longca.ops.spin",
         "longca.kernels",
         "longca.kernels.backends",

@@ -9,10 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longca.ops.band.launches import Launches
+
 ROWS = 16  # of a program: a query of a head each
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+# strides of the part are multiples of 16, so that builds differ by its dtype alone: `longca.ops.band.builds`
+@triton.jit(do_not_specialize=["num_rows", "num_heads", "part_lse_token", "part_lse_head"])
 def _merge(
     out_ptr,
     lse_ptr,
@@ -54,9 +57,15 @@ def _merge(
     tl.store(lse_ptr + row, tl.where(total > 0, shift + tl.log(some), float("-inf")), mask=inside)
 
 
-def merge_parts(out_nHD: Tensor, lse_nH: Tensor, part_nHD: Tensor, part_lse_nH: Tensor) -> None:
+def merge_parts(
+    out_nHD: Tensor, lse_nH: Tensor, part_nHD: Tensor, part_lse_nH: Tensor, launches: Launches | None = None
+) -> None:
     """Merges the part into (out, LSE), float32 and contiguous, in place. LSEs of rows without keys: −inf, in
-    the part also +inf."""
+    the part also +inf.
+
+    Args:
+        launches: starts the kernel, or lists it.
+    """
     assert (
         out_nHD.is_contiguous() and lse_nH.is_contiguous() and out_nHD.dtype == lse_nH.dtype == torch.float32
     )
@@ -64,7 +73,9 @@ def merge_parts(out_nHD: Tensor, lse_nH: Tensor, part_nHD: Tensor, part_lse_nH: 
     num_rows = lse_nH.numel()
     head_dim = out_nHD.shape[2]
     if num_rows:
-        _merge[(triton.cdiv(num_rows, ROWS),)](
+        (launches or Launches(out_nHD.device)).launch(
+            _merge,
+            (triton.cdiv(num_rows, ROWS),),
             out_nHD,
             lse_nH,
             part,
