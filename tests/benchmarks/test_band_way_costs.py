@@ -27,9 +27,9 @@ def test_committed_costs_are_those_of_the_records(samples: list[way_costs.Sample
 def test_the_choice_loses_little_where_its_length_is_held_out(samples: list[way_costs.Sample]) -> None:
     by_rule = [sample.loss(sample.by_rule) for sample in samples]
     losses = held_out(samples, lambda sample: sample.seqlen)
-    assert len(samples) > 400
+    assert len(samples) > 700
     assert statistics.mean(losses) < 0.005 and max(losses) < max(by_rule)
-    assert statistics.mean(by_rule) > 0.03
+    assert statistics.mean(by_rule) > 0.025
     assert sum(loss > 0.03 for loss in losses) < 0.06 * len(losses)
 
 

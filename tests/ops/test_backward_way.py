@@ -25,6 +25,7 @@ from longca.ops.band.tables.backward_time import (
 )
 from longca.ops.band.tables.backward_way import (
     LONGEST,
+    LONGEST_PART,
     BackwardWay,
     chosen_way,
     has_predicted_times,
@@ -149,13 +150,16 @@ def test_masks_unlike_the_measured_ones_go_by_the_rule() -> None:
     others = [
         build_mask("full", seqlen=LONGEST + 1),
         build_mask("full", seqlen=1000),
-        full.crop((0, LONGEST), (0, 256)),
+        full.crop((0, LONGEST), (0, LONGEST // 2)),
+        full.crop((0, LONGEST_PART), (0, 256)),
         build_mask("causal_sliding_window", seqlen=4096, window=256),
         build_mask("block_sparse_uniform", seqlen=4096, density=0.5),
         Mask(4096, 4096, (*causal.groups, *causal.groups)),
         Mask(0, 0, (np.empty((0, 6), dtype=np.int64),)),
     ]
-    assert has_predicted_times(full) and not any(map(has_predicted_times, others))
+    assert has_predicted_times(full, 2) and not has_predicted_times(full, 3)
+    assert has_predicted_times(full.crop((0, LONGEST_PART), (0, 8192)), 3)
+    assert not any(has_predicted_times(mask, 2) for mask in others)
     for mask in others:
         assert chosen_way(mask, 16, 2) == BackwardWay(preferred_dq_order(mask, 2))
 

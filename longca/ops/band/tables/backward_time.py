@@ -42,13 +42,13 @@ BYTES_OF_ROW = (2 + 2 + 4) * HEAD_DIM  # of Q, dO and the sums of dQ
 CACHE = 50e6  # bytes of the level-2 cache
 CACHED = 0.35  # share of it that one head's rows may take before they displace each other
 ROWS = 1e5
-# Microseconds for one of each amount, fitted on `reports/h200/ways` (13 lengths from 1K to 10K, 12 masks,
-# 64:8, 32:8, 16:2 and 64:64 heads, one H200, commit 720faf041) by `python -m benchmarks.band.way_costs`,
-# which tells how well.
+# Microseconds for one of each amount, fitted on `reports/h200/ways` (13 lengths from 1K to 10K under 12
+# masks, 5 from 12K to 24K under 17; 64:8, 32:8, 16:2 and 64:64 heads, H200s) by `python -m
+# benchmarks.band.way_costs`, which tells how well.
 ONE_PASS = ("call", "blocks", "q rows", "kv rows", "zeros", "partial blocks", "uncached blocks")
-ONE_PASS_US = (12.88, 1.894, 27.73, 36.0, 11.54, 0.4131, 0.1006)
+ONE_PASS_US = (11.84, 1.919, 24.18, 32.63, 11.69, 0.5121, 0.02251)
 TWO_KERNELS = ("call", "dkdv blocks", "dq blocks", "partial dkdv blocks", "partial dq blocks", "q rows")
-TWO_KERNELS_US = (57.92, 1.093, 1.362, 0.4777, 0.1643, 4.786)
+TWO_KERNELS_US = (60.22, 1.094, 1.328, 0.2428, 0.4378, 7.105)
 
 
 def one_pass_us(

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from longca.masks import Mask
 
 # Of the measured masks: tokens, and the least mean numbers of queries that see a key and of keys that a query
-# sees. Longer masks have data of other kernels only, which the predicted times do not fit.
+# sees. Longer masks have data of other kernels only, which the predicted times do not fit. So have, beyond
+# LONGEST_PART, odd numbers of KV heads, and parts of masks, with other numbers of queries than of keys.
 SHORTEST = 1024
-LONGEST = 10240
+LONGEST = 24576
+LONGEST_PART = 10240
 LEAST_SEEN = 500
 
 
@@ -39,19 +41,20 @@ class BackwardWay:
 
 def chosen_way(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> BackwardWay:
     """The deterministic way that a plan of Hopper kernels takes."""
-    if head_dim != HEAD_DIM or not has_predicted_times(mask):
+    if head_dim != HEAD_DIM or not has_predicted_times(mask, num_kv_heads):
         return BackwardWay(preferred_dq_order(mask, num_kv_heads))
     times = predicted_us(mask, num_q_heads, num_kv_heads)
     return min(times, key=times.__getitem__)
 
 
-def has_predicted_times(mask: Mask) -> bool:
+def has_predicted_times(mask: Mask, num_kv_heads: int) -> bool:
     """True if the mask is of the kind to which predicted times were fitted: of bands, one head group,
-    SHORTEST to LONGEST tokens, and long rows and columns."""
+    SHORTEST to LONGEST tokens (parts and odd heads: LONGEST_PART), and long rows and columns."""
     if mask.grid is not None or mask.num_groups > 1:
         return False
     longest = max(mask.seqlen_q, mask.seqlen_k)
-    return SHORTEST <= longest <= LONGEST and mask.area >= LEAST_SEEN * longest
+    most = LONGEST if mask.seqlen_q == mask.seqlen_k and num_kv_heads % 2 == 0 else LONGEST_PART
+    return SHORTEST <= longest <= most and mask.area >= LEAST_SEEN * longest
 
 
 def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[BackwardWay, float]:
