@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from longca.core.children.template import Template
 from longca.lab.bench.judge.judgement import Judgement
 from longca.lab.bench.workers.channel import Channel, Message, out_of_reach
 from longca.lab.bench.workers.process import WorkerProcess, obey_parent, threads_per_rank
@@ -34,10 +35,13 @@ class JudgeDied(Exception):
 class JudgeProcess(WorkerProcess):
     """The process that judges all cells of a run, on the device of rank 0."""
 
-    module = "-m", "longca.lab.bench.workers.judge"
+    module = "longca.lab.bench.workers.judge"
 
-    def __init__(self, log: Path, stopped: Callable[[], bool]) -> None:
+    def __init__(self, log: Path, stopped: Callable[[], bool], template: Template | None = None) -> None:
         """Starts it; it gets ready while workers do.
+
+        Args:
+            template: forks it, where it can.
 
         Raises:
             OSError: the log cannot be written, or the process not started.
@@ -51,7 +55,8 @@ class JudgeProcess(WorkerProcess):
         self._is_closed = False
         options = {"reader": child_reader, "writer": child_writer, "door": door.fileno()}
         try:
-            super().__init__(options, threads_per_rank(1), log, [child_reader, child_writer, door.fileno()])
+            files = [child_reader, child_writer, door.fileno()]
+            super().__init__(options, threads_per_rank(1), log, files, template=template)
         except BaseException:
             self._channel.close()
             self._door.close()

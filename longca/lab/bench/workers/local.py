@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from longca.core.children.template import Template
 from longca.lab.bench.workers.channel import Channel, Message, out_of_reach
 from longca.lab.bench.workers.launch import Rank, RankPlacement, end, rank_log, worker_options
 from longca.lab.bench.workers.process import WorkerProcess, network, threads_per_rank
@@ -29,6 +30,7 @@ class RankProcess(WorkerProcess):
         listener: socket.socket | None = None,
         inherited: Sequence[int] = (),
         judge: int | None = None,
+        template: Template | None = None,
     ) -> None:
         """
         Args:
@@ -39,6 +41,7 @@ class RankProcess(WorkerProcess):
             listener: for rank 0, where the rendezvous URL has a port: the socket that listens there.
             inherited: further open files that it inherits.
             judge: file descriptor of its socket to the judge.
+            template: forks the process, where it can.
         """
         self.placement = placement
         child_reader, writer = os.pipe()
@@ -53,7 +56,7 @@ class RankProcess(WorkerProcess):
             options["judge"] = judge
             given.append(judge)
         try:
-            super().__init__(options, num_threads, log, given, env)
+            super().__init__(options, num_threads, log, given, env, template)
         except BaseException:
             self.channel.close()
             raise
@@ -91,6 +94,10 @@ class Local:
     num_ranks: int | None = None
     lost = ""
 
+    def __init__(self) -> None:
+        self.template: Template | None = None
+        """forks ranks, if a pool has made one"""
+
     def start(self, world: int, device: str, log: Path, judge: int | None = None) -> list[Rank]:
         ranks: list[Rank] = []
         env = network(LOOPBACK) if world > 1 else {}
@@ -107,6 +114,7 @@ class Local:
                             listener=None if rank else listener,
                             inherited=inherited,
                             judge=None if rank else judge,
+                            template=self.template,
                         )
                     )
             except BaseException:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from longca.core import Frozen, Registry, UserError
+from longca.core.children.template import Template
 from longca.core.plugin import is_of_package
 from longca.lab.bench.judge.plausible import plausible
 from longca.lab.bench.measure.failure import as_failed
@@ -18,6 +19,7 @@ from longca.lab.bench.workers.group import Group
 from longca.lab.bench.workers.judge import JudgeDied, JudgeProcess
 from longca.lab.bench.workers.launch import AnswerTimeout, HostLost, Launcher, RankDied, RankWithoutDevice
 from longca.lab.bench.workers.local import Local
+from longca.lab.bench.workers.process import new_template
 from longca.lab.studies import Cell, Measure
 from longca.lab.studies.outcome import Unavailable
 from longca.lab.studies.playoff.rules import PlayoffRules
@@ -129,12 +131,17 @@ class Pool:
         self._first_world = (
             first_world if self.launcher.num_ranks is None and first_world <= MAX_CPU_RANKS else 1
         )
-        group = self._new_group(self._first_world, device)
+        with suppress(OSError):  # then the first process cannot be started either, and says why
+            self._begin_template(device)
         try:
-            meanwhile()
+            has_template = self._template() is not None
+            if has_template:  # it imports meanwhile
+                meanwhile()
+            group = self._new_group(self._first_world, device)
+            if not has_template:
+                meanwhile()
         except BaseException:
-            group.close(gently=False)
-            self._end_judge()
+            self.close(gently=False)
             raise
         facts: Message | None = None
         if self._first_world > 1:
@@ -278,10 +285,10 @@ class Pool:
             self.close()
 
     def close(self, *, gently: bool = True) -> None:
-        for group in self._groups.values():
-            group.close(gently=gently)
-        self._groups.clear()
-        self._end_judge()
+        self._close_groups(gently=gently)
+        if isinstance(self.launcher, Local) and self.launcher.template is not None:
+            self.launcher.template.close()
+            self.launcher.template = None
 
     def __enter__(self) -> "Pool":
         return self
@@ -319,10 +326,11 @@ class Pool:
 
     def _new_group(self, world: int, device: str) -> Group:
         if self._judge is None or not self._judge.is_alive:
-            self.close(gently=False)  # groups know the judge that they met
+            self._close_groups(gently=False)  # they know the judge that they met
         self._started += 1
         try:
-            self._judge = self._judge or JudgeProcess(self.logs / "judge.log", self.stopped)
+            self._begin_template(device)
+            self._judge = self._judge or JudgeProcess(self.logs / "judge.log", self.stopped, self._template())
             return Group(
                 self.launcher,
                 world,
@@ -338,14 +346,24 @@ class Pool:
                 "Cannot start a measuring process", why=str(error), todo="Finished cells are safe: run again"
             ) from error
 
+    def _begin_template(self, device: str) -> None:
+        if device != "cuda" and isinstance(self.launcher, Local):
+            self.launcher.template = self.launcher.template or new_template(self.logs / "template.log")
+
+    def _template(self) -> Template | None:
+        return self.launcher.template if isinstance(self.launcher, Local) else None
+
     def _ready(self, group: Group) -> Message:
         try:
             return group.ready()
         except BaseException:
-            self._end_judge()
+            self.close(gently=False)
             raise
 
-    def _end_judge(self) -> None:
+    def _close_groups(self, *, gently: bool) -> None:
+        for group in self._groups.values():
+            group.close(gently=gently)
+        self._groups.clear()
         if self._judge is not None:
             self._judge.close()
             self._judge = None

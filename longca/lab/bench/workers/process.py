@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from longca.core.children import start
 from longca.core.children.output import Output
 from longca.core.children.processes import MARK, die_with, kill_all
+from longca.core.children.template import Template
 from longca.core.children.trial import NONE as NO_TRIALS
 from longca.core.children.trial import VARIABLE as TRIALS
 from longca.lab.bench.measure.environment import num_cores
@@ -26,6 +28,12 @@ STACK_SIGNAL = signal.SIGUSR1
 # cells took several times the
 # CPU time, and where other processes want the cores a spinning thread keeps away the one that it waits for
 WAIT_POLICY = "OMP_WAIT_POLICY"
+# what a template imports for its children, and variables that these may have otherwise: each sets the number
+# of threads of torch, and gloo asks for its interface when it connects
+IMPORTED = ("longca.lab.bench.workers.session", "longca.lab.bench.judge.court")
+LATE_VARIABLES = frozenset({"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"})
+# where a GPU's driver is loaded, an import might start it, which no fork survives
+NVIDIA = Path("/dev/nvidiactl")
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -51,13 +59,30 @@ def obey_parent(parent: int) -> None:
         )  # a cluster sends them to every process of a job; the runner reacts for all
 
 
+def worker_environment(num_threads: int) -> dict[str, str]:
+    """The environment of a worker whose libraries may use so many CPU threads, without its mark."""
+    return {
+        WAIT_POLICY: "passive",
+        **start.environment(os.environ),
+        "OMP_NUM_THREADS": str(num_threads),
+        TRIALS: NO_TRIALS,
+    }
+
+
+def new_template(log: Path) -> Template | None:
+    """The process that forks workers and judges for CPUs; None where there can be none."""
+    if sys.platform != "linux" or NVIDIA.exists():
+        return None
+    return Template(IMPORTED, worker_environment(1), log)
+
+
 class WorkerProcess:
     """The module `longca.lab.bench.workers.worker` in a process, and the file for its output.
 
     It dies with the thread that started it, and its own children with it.
     """
 
-    module = "-m", "longca.lab.bench.workers.worker"
+    module = "longca.lab.bench.workers.worker"
 
     def __init__(
         self,
@@ -66,6 +91,7 @@ class WorkerProcess:
         log: Path,
         descriptors: Sequence[int],
         env: Mapping[str, str] | None = None,
+        template: Template | None = None,
     ) -> None:
         """
         Args:
@@ -74,6 +100,7 @@ class WorkerProcess:
             log: file for all its output.
             descriptors: open files that it inherits.
             env: environment variables in addition to those of this process.
+            template: forks the process, where it can.
 
         Raises:
             OSError: the log cannot be written, or the process not started.
@@ -82,26 +109,22 @@ class WorkerProcess:
         self._output = Output(log)
         self._mark = secrets.token_hex(8)
         options = {**options, "threads": num_threads, "parent": os.getpid()}
-        command = [*start.python("-u"), *self.module]
-        command += [
+        words = [
             part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))
         ]
+        environ = {**worker_environment(num_threads), **(env or {}), MARK: self._mark}
         try:
-            self.process = subprocess.Popen(
-                command,
+            forked = template and template.fork(
+                [self.module, *words], environ, LATE_VARIABLES, self._output.writer, descriptors
+            )
+            self.process = forked or subprocess.Popen(
+                [*start.python("-u"), "-m", self.module, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output.writer,
                 stderr=subprocess.STDOUT,
                 pass_fds=tuple(descriptors),
                 start_new_session=True,
-                env={
-                    WAIT_POLICY: "passive",
-                    **start.environment(os.environ),
-                    "OMP_NUM_THREADS": str(num_threads),
-                    **(env or {}),
-                    MARK: self._mark,
-                    TRIALS: NO_TRIALS,
-                },
+                env=environ,
             )
         except BaseException:
             self._output.close()
