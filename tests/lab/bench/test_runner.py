@@ -264,7 +264,7 @@ def test_kill_9_loses_at_most_the_cell_in_flight(plugins, tmp_path, store):
     first = start_run(tmp_path, cells)
     wait_for(3, store, first)
     processes = workers_of(first.pid)
-    assert len(processes) == 2, "the worker and the judge"
+    assert len(processes) == 3, "the worker, the judge and what forks both"
     first.kill()
     first.communicate()
     for process in processes:

@@ -93,7 +93,7 @@ def test_imports_in_every_form_are_found(copy: Path):
 from __future__ import annotations
 import os, longca.masks.grid as grid
 from ...ops import (
-    merge,  # one, two
+    sinks,  # one, two
     spin as turn)
 from . import naive
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Plugin:
         "longca.masks",
         "longca.masks.grid",
         "longca.ops",
-        "longca.ops.band.merge",
+        "longca.ops.sinks",
         "longca.ops.spin",
         "longca.kernels",
         "longca.kernels.backends",

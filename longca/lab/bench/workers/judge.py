@@ -35,7 +35,7 @@ class JudgeDied(Exception):
 class JudgeProcess(WorkerProcess):
     """The process that judges all cells of a run, on the device of rank 0."""
 
-    module = "longca.lab.bench.workers.judge"
+    module = "-m", "longca.lab.bench.workers.judge"
 
     def __init__(self, log: Path, stopped: Callable[[], bool], template: Template | None = None) -> None:
         """Starts it; it gets ready while workers do.

@@ -82,7 +82,7 @@ class WorkerProcess:
     It dies with the thread that started it, and its own children with it.
     """
 
-    module = "longca.lab.bench.workers.worker"
+    module = "-m", "longca.lab.bench.workers.worker"
 
     def __init__(
         self,
@@ -115,10 +115,10 @@ class WorkerProcess:
         environ = {**worker_environment(num_threads), **(env or {}), MARK: self._mark}
         try:
             forked = template and template.fork(
-                [self.module, *words], environ, LATE_VARIABLES, self._output.writer, descriptors
+                [*self.module[1:], *words], environ, LATE_VARIABLES, self._output.writer, descriptors
             )
             self.process = forked or subprocess.Popen(
-                [*start.python("-u"), "-m", self.module, *words],
+                [*start.python("-u"), *self.module, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output.writer,
                 stderr=subprocess.STDOUT,
