@@ -21,35 +21,43 @@ def varlen(mask: Mask) -> Varlen:
 
 
 def packed_sequences(mask: Mask) -> Varlen:
-    """The same as `varlen`, also for masks whose segments have different numbers of queries and keys. Each
-    such segment must be one band.
+    """Packed sequences of queries and of keys under one window; one for each band, so that the inverse
+    conversion gives the same bands. A mask whose bands are no sequences is written as `varlen` does.
 
-    Queries without visible keys, and keys that no query sees, become segments without keys and without
+    Queries without visible keys, and keys that no query sees, become sequences without keys and without
     queries.
     """
-    if mask.num_groups > 1 or diagonal_segments(mask) is not None:
-        return varlen(mask)
+    if mask.num_groups == 1 and mask.grid is None:
+        sequences = _sequences_of_bands(mask)
+        if sequences is not None:
+            return sequences
+    return varlen(mask)
+
+
+def _sequences_of_bands(mask: Mask) -> Varlen | None:
+    """None if some band is not a whole sequence, or if bands do not share one window."""
     bands = mask.groups[0]
     begin_q, end_q, begin_k, end_k = bands[:, [Q0, Q1, K0, K1]].T
     before_q, before_k = (np.append(0, end) for end in (end_q, end_k))
     gap_q = np.append(begin_q, mask.seqlen_q) - before_q
     gap_k = np.append(begin_k, mask.seqlen_k) - before_k
     if min(gap_q.min(), gap_k.min()) < 0:
-        raise ValueError("the mask is not a row of segments under one window")
+        return None
     shift = end_k - end_q
     length_q = end_q - begin_q
     length_k = end_k - begin_k
     left = shared_bound(shift - np.maximum(bands[:, LO], begin_k - end_q + 1), length_k)
     right = shared_bound(np.minimum(bands[:, HI], end_k - 1 - begin_q) - shift, length_q)
     if left is None or right is None:
-        raise ValueError("the mask is not a row of segments under one window")
+        return None
     none = np.zeros_like(gap_q)
-    segments_q = np.stack([gap_q, none, np.append(length_q, 0)], axis=1).ravel()
-    segments_k = np.stack([none, gap_k, np.append(length_k, 0)], axis=1).ravel()
-    kept = (segments_q > 0) | (segments_k > 0)
-    segments_q = segments_q[kept]
-    segments_k = segments_k[kept]
-    cu_seqlens, cu_seqlens_k = (
-        np.append(0, np.cumsum(lengths)).astype(np.int32) for lengths in (segments_q, segments_k)
+    lengths_q = np.stack([gap_q, none, np.append(length_q, 0)], axis=1).ravel()
+    lengths_k = np.stack([none, gap_k, np.append(length_k, 0)], axis=1).ravel()
+    kept = (lengths_q > 0) | (lengths_k > 0)
+    of_queries, of_keys = (
+        (np.append(0, np.cumsum(lengths[kept])).astype(np.int32), int(lengths.max()))
+        for lengths in (lengths_q, lengths_k)
     )
-    return Varlen(cu_seqlens, int(segments_q.max()), (left, right), cu_seqlens_k, int(segments_k.max()))
+    if np.array_equal(of_queries[0], of_keys[0]):
+        return Varlen(*of_queries, (left, right))
+    return Varlen(*of_queries, (left, right), *of_keys)

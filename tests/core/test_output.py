@@ -1,8 +1,10 @@
 """Output of a process: its end is kept, on disk and in memory not more than the limit."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -64,3 +66,19 @@ def test_a_process_that_lives_on_does_not_keep_it_open(tmp_path: Path):
         os.close(output.writer)
         output.close()
         process.kill()
+
+
+@pytest.mark.timeout(30)
+def test_a_fork_of_this_process_does_not_keep_it_open(tmp_path: Path):
+    """A plug-in may fork the runner: the copy has each of its descriptors."""
+    output = Output(tmp_path / "worker.log")
+    os.close(output.writer)
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+        os._exit(0)
+    try:
+        output.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

@@ -154,6 +154,7 @@ def test_kinds_of_files(tmp_path: Path):
         ["compare", "{records}", "{records}", "--markdown", "/proc/none/x.md"],
         ["report", "{records}", "--out", "/proc/none/x.html"],
         ["paper", "{records}", "--out", "/proc/none"],
+        ["paper", "/proc/none"],
         ["run", "{study}", "--results", "/proc/none"],
         ["compare", "{records}", "{records}", "--html", "/proc/none/x.html"],
         ["archive", "{study}", "--out", "/proc/none/x.tar.gz"],

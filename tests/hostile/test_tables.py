@@ -216,6 +216,17 @@ def test_the_columns_of_committed_tables_follow_from_their_records():
     )
 
 
+def test_rates_of_other_rows_are_compared_too(tmp_path: Path):
+    """They follow from all records of a table, so that a new rule makes them stale."""
+    path = tmp_path / "table.parquet"
+    table = sound()
+    pq.write_table(table, path)
+    assert verified_tables.first_problem(path) == ""
+    at = table.column_names.index("peak_percent")
+    pq.write_table(table.set_column(at, "peak_percent", pa.array([12.5] * len(table))), path)
+    assert verified_tables.first_problem(path).startswith("row 1 is damaged (its peak_percent is 12.5, its")
+
+
 def test_every_number_of_a_table_is_compared_or_made_of_other_records():
     compared = {column.name for column in checked_columns()}
     left = {column.name for column in COLUMNS if column.type != "str"} - compared

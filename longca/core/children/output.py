@@ -74,9 +74,9 @@ class Output:
             return
         self._drain()
         self._is_closed = True
-        os.close(self._end)
+        os.write(self._end, b".")  # closing it alone would not wake the thread where a fork has a copy of it
         self._thread.join()
-        for file in (self._reader, self._wake, self._file):
+        for file in (self._reader, self._wake, self._end, self._file):
             os.close(file)
 
     def _follow(self) -> None:

@@ -1,7 +1,8 @@
 """The bundle's machine-readable description: RO-Crate 1.1 by the profile Workflow Run Crate 0.5.
 
-`roc-validator` finds all that this profile requires, and of what it recommends only the address of the
-project missing where CITATION.cff has none (tests/lab/archive/test_crate.py). Provenance Run Crate, which
+`roc-validator` finds all that this profile requires, and of what it recommends only the registry of images
+missing, which records do not name, and the address of the project where CITATION.cff has none
+(tests/lab/archive/test_crate.py). Provenance Run Crate, which
 wants each step of the workflow with its inputs and outputs, is not claimed: records and logs have these.
 
 Sources: https://www.researchobject.org/ro-crate/specification/1.1/,
@@ -166,6 +167,7 @@ def _image(digest: str) -> Json:
     return {
         "@id": f"#image-{digest}",
         "@type": "ContainerImage",
+        "name": f"Image {digest.removeprefix('sha256:')[:12]}",
         "sha256": digest.removeprefix("sha256:"),
         "additionalType": {"@id": "https://w3id.org/ro/terms/workflow-run#SIFImage"},
     }
@@ -180,9 +182,7 @@ def _runs(table: RecordTable, study_file: str, digests: list[str]) -> list[Json]
     actions = []
     for run_id, cells in sorted(by_run.items()):
         used = {container for container, _, _ in cells}
-        ends = [
-            datetime.fromisoformat(start) + timedelta(seconds=round(seconds)) for _, start, seconds in cells
-        ]
+        spans = [(datetime.fromisoformat(start), round(seconds)) for _, start, seconds in cells]
         action: Json = {
             "@id": f"#run-{run_id}",
             "@type": "CreateAction",
@@ -190,8 +190,8 @@ def _runs(table: RecordTable, study_file: str, digests: list[str]) -> list[Json]
             "description": f"Checks and timings of {len(cells)} cells by longca, all in one run",
             "agent": {"@id": AUTHORS},
             "instrument": {"@id": "Snakefile"},
-            "startTime": min(start for _, start, _ in cells),
-            "endTime": max(ends).isoformat(),
+            "startTime": min(start for start, _ in spans).isoformat(),
+            "endTime": max(start + timedelta(seconds=seconds) for start, seconds in spans).isoformat(),
             "object": {"@id": study_file},
             "result": {"@id": f"{MEASURED}/records.parquet"},
             "actionStatus": "http://schema.org/CompletedActionStatus",

@@ -182,15 +182,20 @@ def _console() -> "Console":
     return Console(file=styled_output(), markup=False, emoji=False, highlight=False)
 
 
-def show_step(step: str) -> None:
+def show_step(step: str, *, logged: bool = True) -> None:
     """Say on stderr what is done now; on a terminal in one line, which the next step replaces and ""
-    clears."""
+    clears.
+
+    Args:
+        logged: also where stderr is no terminal. Steps that a user's mistake may end are not, so that an
+            error is one line.
+    """
     import sys
 
     if sys.stderr.isatty():
         width = line_width() - 1
         print(f"\r{escaped(step):<{width}.{width}}", end="\r", file=sys.stderr, flush=True)
-    elif step:
+    elif step and logged:
         print(escaped(step), file=sys.stderr, flush=True)
 
 

@@ -30,7 +30,7 @@ def command(
     from longca.lab.paper import build_paper
     from longca.lab.report import write_index
 
-    show_step("reading the records")
+    show_step("reading the records", logged=False)
     loaded = open_runs(runs or [], results)
     page = build_paper(
         loaded.all_records, loaded.problems, out, environments=loaded.environments, progress=show_step

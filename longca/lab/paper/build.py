@@ -54,7 +54,7 @@ from longca.lab.report.look import (
     with_shared_styles,
 )
 from longca.lab.report.series import FAILURES, Unit, for_file, labelled, plain_ids, rate_unit, sampled
-from longca.lab.store import UnusableFile, replace_file
+from longca.lab.store import UnusableFile, replace_file, require_folder
 from longca.lab.store.environments import Environments
 from longca.lab.store.export import csv_bytes, export, frame_csv
 from longca.lab.store.table import derived, in_order, is_own, of_grid, to_report
@@ -199,11 +199,10 @@ def build_paper(
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
-    progress("deriving the table of all records")
     everything = in_order(records)
     whole = to_report(everything, problems)
-    if folder.is_file():
-        raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
+    require_folder(folder)
+    progress("deriving the table of all records")
     hardware = load_hardware() if hardware is None else hardware
     judged_table = derived(whole, hardware)
     ordered = [record for record in everything if is_own(record)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         file_sha256,
         transfer,
     )
-    from longca.lab.store.files import replace_file
+    from longca.lab.store.files import replace_file, require_folder
     from longca.lab.store.lock import lock_folder
     from longca.lab.store.rows.load import LoadedRows, load_rows
     from longca.lab.store.rows.record_table import RecordTable, TensorError, environments_of
@@ -55,6 +55,7 @@ __all__ = [
     "load_rows",
     "lock_folder",
     "replace_file",
+    "require_folder",
     "table",
     "text",
     "transfer",

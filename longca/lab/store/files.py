@@ -7,6 +7,7 @@ import filecmp
 import glob
 import os
 import secrets
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
@@ -57,6 +58,24 @@ def make_folder(folder: Path) -> None:
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
     sync_folder(folder.parent)
+
+
+def require_folder(folder: Path) -> None:
+    """Make a folder, and check that files can be written to it, before the work whose results it gets.
+
+    Raises:
+        UserError: it is a file, or cannot be made or written to.
+    """
+    if folder.is_file():
+        raise UserError(f"Cannot write to '{folder}'", why="it is a file", todo="Give a folder")
+    try:
+        make_folder(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"Cannot write to '{folder}'", why=error.strerror or str(error), todo="Give another folder"
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

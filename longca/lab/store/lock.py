@@ -51,7 +51,8 @@ def lock_folder(
     Raises:
         UserError: another process holds the lock (and `wait` is not set), or the folder cannot be written.
     """
-    files = []
+    files: list[int] = []
+    _keep_from_forks(files)
     try:
         files.append(
             _take(
@@ -73,8 +74,18 @@ def lock_folder(
             ) from error
         yield
     finally:
-        for file in reversed(files):
-            os.close(file)
+        while files:
+            os.close(files.pop())
+
+
+def _keep_from_forks(files: list[int]) -> None:
+    """Close these files in copies of this process: one that outlives it would hold the lock for nothing."""
+
+    def close() -> None:
+        while files:
+            os.close(files.pop())
+
+    os.register_at_fork(after_in_child=close)
 
 
 def holders(folder: Path) -> list[str]:

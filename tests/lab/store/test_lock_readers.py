@@ -1,9 +1,12 @@
-"""A user who may only read the results cannot hold their lock."""
+"""Nobody but a run holds the lock of its results: neither a user who may only read them, nor a copy of the
+run that outlives it."""
 
 import errno
 import fcntl
 import os
+import signal
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -71,3 +74,22 @@ def test_a_lock_is_a_lock(tmp_path: Path):
     file = os.open(tmp_path / NAME, os.O_RDWR)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(file)
+
+
+def test_a_fork_that_lives_on_does_not_hold_the_lock(tmp_path: Path):
+    ready, writer = os.pipe()
+    with lock_folder(tmp_path):
+        child = os.fork()
+        if not child:
+            os.write(writer, b".")
+            time.sleep(600)
+            os._exit(0)
+        assert os.read(ready, 1) == b"."
+        with pytest.raises(UserError, match="Another run is writing"), lock_folder(tmp_path):
+            pass
+    try:
+        with lock_folder(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
