@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.chromium import CHROMIUM, Browser, browser
 from tests.helpers.support import ROOT
+from tools.links import MADE
 
 pytestmark = [
     pytest.mark.browser,
@@ -20,8 +21,6 @@ pytestmark = [
 REPORTS = ROOT / "reports"
 PAGES = sorted(REPORTS.rglob("*.html"))
 SMALL = ("index.html", "h200/power.html")  # each takes seconds; the others take up to a minute
-# 65 MB that `make paper` writes, as the page says
-MADE = {REPORTS / f"paper/data/records.{ending}" for ending in ("parquet", "csv", "json")}
 AUDIT = Path(__file__).with_name("audit.js").read_text(encoding="utf-8")
 LINKS = "[...new Set([...document.links].map((link) => link.getAttribute('href')))]"
 KEYBOARD = Path(__file__).with_name("keyboard.js").read_text(encoding="utf-8")
