@@ -78,8 +78,8 @@ class ShownExhibit:
 
     @property
     def details(self) -> list[tuple[str, str]]:
-        """The rest of the finding, as (device, sentence): a sentence a device, without one where all share it.
-        Empty if the headline has it all."""
+        """The rest of the finding, as (device, sentence), with "" where all devices share it. Empty if the
+        headline has it all."""
         names = [short_device(device) for device in self.devices]
         several = len(self._groups) > 1
         pairs = []
