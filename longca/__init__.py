@@ -7,7 +7,7 @@ For notebooks and scripts, each loaded at its first use:
     longca.warm(64, 8, head_dim=128)                             # compiles all that it can need, before training
     cp = longca.context_parallel(mask, group)                    # the same over many GPUs
     frame = longca.load("quick")                                 # records of a study as a DataFrame
-    advice = longca.advise(mask, gpus=64, num_q_heads=64, num_kv_heads=8)   # ways to run it, by predicted time
+    advice = longca.advise("causal_document", seqlen="1M", gpus=64)   # ways to run it, by predicted time
     choice = longca.choose("causal", seqlen="32K", gpu="h100")   # the fastest kernels, from records
 """  # noqa: E501
 

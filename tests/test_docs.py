@@ -1,9 +1,7 @@
-"""Pages that tools write are current, and links and paths between pages, code and settings lead somewhere."""
+"""Pages that tools write are current, and paths of pages in code and settings lead somewhere."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 
@@ -22,40 +20,12 @@ SOURCES = sorted(
 SOURCES += [
     ROOT / name for name in ("Makefile", "Snakefile", "pyproject.toml", ".ci/run") if (ROOT / name).exists()
 ]
-LINK = re.compile(r'\]\(([^)\s]+)\)|(?:src|href|srcset)="([^"]+)"')
 PATH_OF_DOCS = re.compile(r"(?<![\w/.-])docs/[\w./-]+\.(?:md|svg|png)\b")
 LIMITS = {"guide": 120, "design": 150, "results": 60}  # lines that no tool writes; of results prose alone
 
 
 def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
-
-
-def _without_code(page: Path) -> str:
-    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-
-
-def _anchors(page: Path) -> set[str]:
-    """The names that GitHub gives to headings."""
-    headings = re.findall(r"^#+ +(.*?) *$", _without_code(page), flags=re.M)
-    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "") for heading in headings)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
-
-
-def _dead_links(page: Path) -> Iterator[str]:
-    for match in LINK.finditer(re.sub(r"`[^`\n]*`", "", _without_code(page))):
-        target, _, anchor = unquote(match[1] or match[2]).partition("#")
-        if re.match(r"[a-z]+:", target):
-            continue
-        file = (page.parent / target).resolve() if target else page
-        if not file.exists():
-            yield f"{_name(page)}: {target} is not there"
-        elif anchor and file.suffix == ".md" and anchor not in _anchors(file):
-            yield f"{_name(page)}: {target} has no heading #{anchor}"
-
-
-def test_links_lead_somewhere():
-    assert [link for page in PAGES for link in _dead_links(page)] == []
 
 
 def test_paths_of_pages_in_code_are_there():

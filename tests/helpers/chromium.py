@@ -13,6 +13,12 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+KEYS: dict[str, dict[str, Any]] = {
+    "Tab": {"code": "Tab", "windowsVirtualKeyCode": 9},
+    "Enter": {"code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"},
+    " ": {"code": "Space", "windowsVirtualKeyCode": 32, "text": " "},
+}
+
 
 class Browser:
     """One tab of a headless Chromium without a network. Methods raise `RuntimeError` if it refuses."""
@@ -53,6 +59,12 @@ class Browser:
         if "exceptionDetails" in reply:
             raise RuntimeError(reply["exceptionDetails"]["exception"]["description"])
         return reply["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Presses and releases a key of KEYS."""
+        down = {"key": key, **KEYS[key]}
+        self.call("Input.dispatchKeyEvent", type="keyDown" if "text" in down else "rawKeyDown", **down)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=down["code"])
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Sends one command of the DevTools protocol and returns its result."""

@@ -3,7 +3,8 @@ them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,8 @@ class Advice:
     changes: tuple[str, ...]
     """what would put another option first"""
     draws_asked: int = 1
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """by the name of the command's option, the value of what was left out"""
 
     def __repr__(self) -> str:
         return f"<Advice: {self.finding}>"
@@ -130,6 +133,21 @@ class Advice:
     @property
     def best(self) -> AdvisedOption:
         return self.options[0]
+
+    @property
+    def not_given(self) -> str:
+        """What was left out, with the values taken: "heads 64:8, dtype bf16"."""
+        return ", ".join(f"{name} {value}" for name, value in self.defaults.items())
+
+    @property
+    def protocol(self) -> str:
+        """How the calls that kernels are fitted on were timed, and whose numbers differ from that."""
+        if self.question.fitted.rests:
+            return "calls with rests of the GPU between them, as `longca choose` ranks most kernels"
+        return (
+            "calls one right after another, as in training; `longca choose` ranks by calls with rests where "
+            "there are such, which are faster"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -153,6 +171,8 @@ class Advice:
             "memory_bytes": question.memory_bytes,
             "records": list(question.fitted.records),
             "rests": question.fitted.rests,
+            "protocol": self.protocol,
+            "defaults": dict(self.defaults),
             "options": [option.to_dict() for option in self.options],
             "refused": self.refused,
             "assumptions": list(self.assumptions),
@@ -235,9 +255,11 @@ def _html(advice: Advice) -> str:
     left = len(advice.options) - len(rows)
     more = f"<p>{left} more in <code>options</code>.</p>" if left else ""
     assumed = "".join(f"<li>{escape(text)}</li>" for text in advice.assumptions)
+    left_out = f"<p>Not given: {escape(advice.not_given)}.</p>" if advice.defaults else ""
+    messages = f"; messages by {advice.question.network.name}" if advice.question.gpus > 1 else ""
     return (
-        f"<p><b>{escape(advice.finding)}</b></p><p>{escape(advice.question.setting)}; messages by "
-        f"{escape(advice.question.network.name)}</p>"
+        f"<p><b>{escape(advice.finding)}</b></p><p>{escape(advice.question.setting)}{escape(messages)}</p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
+        f"<p>Times are of {escape(advice.protocol)}.</p>{left_out}"
         + (f"<p>Assumed:</p><ul>{assumed}</ul>" if assumed else "")
     )

@@ -353,9 +353,9 @@ def _gpu(name: str, hardware: Hardware) -> GpuModel:
     try:
         return hardware.named(name)
     except UserError:
-        from longca.lab.store.load import committed_of
+        from longca.lab.store.load import committed_like
 
-        files = committed_of([name])
+        files = committed_like(name)
         if not files:
             raise
         raise UserError(

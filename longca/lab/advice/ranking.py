@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from longca.core import UserError, format_length
 from longca.cp.forecast import links_of
 from longca.lab.advice.answer import Advice, AdvisedOption
+from longca.lab.advice.defaults import left_out, mask_and_heads
 from longca.lab.advice.draws import (
     NEAR,
     NETWORK_RANGE,
@@ -27,14 +28,15 @@ from longca.lab.advice.draws import (
 )
 from longca.lab.advice.question import OTHER_GPU_WIDER, draws_alike, question_of
 from longca.lab.store.text import format_bytes, names, number, plural
-from longca.lab.studies import DRAWS
+from longca.lab.studies import DRAWS, USUAL_DTYPE, USUAL_HEAD_DIM
+from longca.masks import Mask
 
 if TYPE_CHECKING:
+    from longca.core import Scalar
     from longca.cp.schedule import LinkSpeeds
     from longca.lab.advice.answer import AdvisedOption
     from longca.lab.advice.draws import DrawForecasts, WayForecasts
     from longca.lab.advice.question import AdviceQuestion
-    from longca.masks import Mask
     from longca.predict.fitted import FittedKernels
 
 COMPARED = 8  # options whose order is looked at when something changes
@@ -196,14 +198,17 @@ def _passed_over(options: Sequence[AdvisedOption]) -> str:
 
 
 def advise(
-    mask: Mask,
+    mask: Mask | str,
     *,
-    gpus: int = 1,
-    num_q_heads: int,
+    gpus: int | None = None,
+    seqlen: int | str | None = None,
+    corpus: str | None = None,
+    seed: int | None = None,
+    num_q_heads: int | None = None,
     num_kv_heads: int | None = None,
-    head_dim: int = 128,
-    dtype: str = "bf16",
-    direction: str = "both",
+    head_dim: int | None = None,
+    dtype: str | None = None,
+    direction: str | None = None,
     profile: str | None = None,
     gpu: str | None = None,
     memory_bytes: float | None = None,
@@ -211,16 +216,24 @@ def advise(
     kernels: Sequence[str] | None = None,
     strategies: Sequence[str] | None = None,
     fitted: FittedKernels | None = None,
-    draws: int = DRAWS,
+    draws: int | None = None,
+    **params: Scalar,
 ) -> Advice:
     """Ranks the ways to run an attention call by their predicted time. It needs no GPU.
 
+    What is left out is as in most records, the same as in `longca.choose` and studies; `defaults` of the
+    answer names it.
+
     Args:
-        mask: of the whole sequence. If it was drawn by `longca.build_mask`, others are drawn like it, with
-            the seeds after its own.
-        gpus: over which the sequence is divided; 1 ranks kernels.
-        num_kv_heads: as many as query heads if not given.
-        direction: `fwd`, `bwd`, or `both` as in training.
+        mask: of the whole sequence, or a pattern's name. If it was drawn, others are drawn like it, with the
+            seeds after its own.
+        gpus: over which the sequence is divided; 1, the default, ranks kernels.
+        seqlen, corpus, seed, params: of the mask, for a pattern's name: tokens over all GPUs (32K), source of
+            document lengths (the usual one for that length), seed of the first draw (0), and parameters.
+        num_q_heads, num_kv_heads: 64 and 8 if neither is given, or the head groups of a mask that has
+            several; as many KV heads as query heads if only these are given.
+        head_dim, dtype: 128 and bf16 if not given.
+        direction: `fwd`, `bwd`, or `both` as in training, the default.
         profile: of messages, a name in `config/hardware.yaml`.
         gpu: model of GPU in that file; the one of the profile if not given. Without records of it, kernels
             are scaled by its peak.
@@ -228,20 +241,31 @@ def advise(
         ranks_per_node: GPUs of a node, instead of those of the profile.
         kernels, strategies: names; those that are worth comparing if not given.
         fitted: models of kernels; those of the project's records if not given.
-        draws: sequences that times are predicted for, of a mask that is drawn. Fewer, if the first three are
-            alike.
+        draws: sequences that times are predicted for, of a mask that is drawn; 8 if not given. Fewer, if the
+            first three are alike.
 
     Raises:
         UserError: an argument cannot be used, nothing can run this call, or nothing fits into memory.
     """
-    question = question_of(
+    of_mask = mask if isinstance(mask, Mask) else None
+    built, query_heads, kv_heads = mask_and_heads(
         mask,
-        gpus=gpus,
+        gpus=1 if gpus is None else gpus,
+        seqlen=seqlen,
+        corpus=corpus,
+        seed=seed,
         num_q_heads=num_q_heads,
         num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        dtype=dtype,
-        direction=direction,
+        params=params,
+    )
+    question = question_of(
+        built,
+        gpus=1 if gpus is None else gpus,
+        num_q_heads=query_heads,
+        num_kv_heads=kv_heads,
+        head_dim=USUAL_HEAD_DIM if head_dim is None else head_dim,
+        dtype=USUAL_DTYPE if dtype is None else dtype,
+        direction="both" if direction is None else direction,
         profile=profile,
         gpu=gpu,
         memory_bytes=memory_bytes,
@@ -249,7 +273,7 @@ def advise(
         kernels=kernels,
         strategies=strategies,
         fitted=fitted,
-        draws=draws,
+        draws=DRAWS if draws is None else draws,
     )
     links = links_of(question.network)
     speeds = with_range(links) if question.gpus > links.ranks_per_node else [links]
@@ -258,7 +282,7 @@ def advise(
     if not forecasts.ways:
         name, reason = next(iter(forecasts.refused.items()), ("", "there is no kernel to ask"))
         raise UserError(
-            f"No strategy and kernel can run this call on {plural(gpus, 'GPU')}",
+            f"No strategy and kernel can run this call on {plural(question.gpus, 'GPU')}",
             why=f"{name}: {reason}" if name else reason,
             todo="Give other kernels or another number of GPUs",
         )
@@ -287,6 +311,22 @@ def advise(
         else ()
     )
     answered = replace(question, seeds=question.seeds[: forecasts.num_draws])
+    given = {
+        **params,
+        "mask": of_mask,
+        "tokens": of_mask or seqlen,
+        "gpus": gpus,
+        "heads": num_q_heads or num_kv_heads,
+        "head_dim": head_dim,
+        "dtype": dtype,
+        "direction": direction,
+        "corpus": of_mask or corpus,
+        "seed": of_mask or seed,
+        "draws": draws,
+        "profile": profile,
+        "gpu": gpu,
+        "node": ranks_per_node,
+    }
     sentence = finding(answered, options, question.num_draws)
     return Advice(
         answered,
@@ -296,6 +336,7 @@ def advise(
         tuple(assumptions(question)),
         others,
         question.num_draws,
+        left_out(answered, given),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,9 @@ from longca.core import format_length as format_tokens
 from longca.lab.cli.options import (
     Json,
     check_call,
-    line_width,
+    left_out,
     mask_choice,
+    print_command,
     print_filled,
     print_json,
     print_table,
@@ -112,28 +114,30 @@ def command(
     an interval, and what it assumes beyond the records is named. Masks that are drawn are predicted in
     several draws. `longca choose` answers from records alone.
     """
-    from longca.core import Registry, parse_heads, parse_length
-    from longca.lab.advice import advise, check_blocks
-    from longca.masks import build_mask
+    from longca.core import parse_heads
+    from longca.lab.advice import advise
 
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
-    pattern = Registry("mask").load(name)
     check_call(tokens, heads, head_dim, dtype)
+    not_given = left_out(context)
+
+    def given(option: str, value: Any) -> Any:
+        return None if option in not_given else value
+
     num_q_heads, num_kv_heads = parse_heads(heads)
-    seqlen = parse_length(tokens)
-    check_blocks(name, pattern.resolve(params), seqlen, num_kv_heads, gpus)
-    used = (corpus or usual_corpus(seqlen)) if pattern.uses_documents else None
-    built = build_mask(name, seqlen=seqlen, corpus=used, seed=seed, num_kv_heads=num_kv_heads, **params)
     fitted, problems = _fitted(records)
     advice = advise(
-        built,
-        gpus=gpus,
-        num_q_heads=num_q_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        dtype=dtype,
-        direction=direction,
+        name,
+        gpus=given("gpus", gpus),
+        seqlen=given("tokens", tokens),
+        corpus=corpus,
+        seed=given("seed", seed),
+        num_q_heads=given("heads", num_q_heads),
+        num_kv_heads=given("heads", num_kv_heads),
+        head_dim=given("head_dim", head_dim),
+        dtype=given("dtype", dtype),
+        direction=given("direction", direction),
         profile=profile,
         gpu=gpu,
         memory_bytes=_bytes(memory),
@@ -141,49 +145,20 @@ def command(
         kernels=_names(kernel),
         strategies=_names(strategy),
         fitted=fitted,
-        draws=draws,
+        draws=given("draws", draws),
+        **params,
     )
+    if "mask" in not_given:
+        advice = replace(advice, defaults={"mask": name, **advice.defaults})
     for problem in problems:  # after all that can be refused, whose message is one line
         print(f"skipped {problem}", file=sys.stderr)
     if study is not None:
         study.write_text(_yaml(advice.study()), encoding="utf-8")
-    defaults = _defaults(advice, context)
     see_also = _choose(advice, gpu)
     if as_json:
-        print_json(
-            advice.to_dict() | {"defaults": defaults, "check": _check(advice, study), "see_also": see_also}
-        )
+        print_json(advice.to_dict() | {"check": _check(advice, study), "see_also": see_also})
     else:
-        _print(advice, top, study, defaults, see_also)
-
-
-def _defaults(advice: Advice, context: typer.Context) -> dict[str, str]:
-    """The options that were left out, and the values taken for them, those of most records."""
-    question = advice.question
-    values = {
-        "mask": question.mask.name,
-        "tokens": context.params["tokens"],
-        "gpus": question.gpus,
-        "heads": context.params["heads"],
-        "head_dim": question.call.head_dim,
-        "dtype": question.call.dtype,
-        "direction": " and ".join(question.directions),
-        "corpus": question.corpus,
-        "seed": question.seeds[0] if question.seeds else None,
-        "draws": question.num_draws if question.seeds else None,
-        "profile": question.network.name,
-        "gpu": question.gpu.name,
-        "node": question.network.ranks_per_node if question.gpus > 1 else None,
-    }
-    if question.gpus == 1:
-        del values["profile"]
-    # the name of the enumeration differs among versions of click
-    return {
-        name: str(value)
-        for name, value in values.items()
-        if value is not None
-        and getattr(context.get_parameter_source(name), "name", "") in ("DEFAULT", "DEFAULT_MAP")
-    }
+        _print(advice, top, study, see_also)
 
 
 def _choose(advice: Advice, gpu: str | None) -> str:
@@ -265,7 +240,7 @@ def _check(advice: Advice, study: Path | None) -> str:
     )
 
 
-def _print(advice: Advice, top: int, study: Path | None, defaults: dict[str, str], see_also: str) -> None:
+def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
     from longca.lab.store.text import format_bytes, number, percent
 
     question = advice.question
@@ -335,8 +310,9 @@ def _print(advice: Advice, top: int, study: Path | None, defaults: dict[str, str
         print_filled(f"It would change: {change}.")
     for assumption in advice.assumptions:
         print_filled(f"Assumed: {assumption}.")
-    if defaults:
-        print_filled(f"Not given: {', '.join(f'{name} {value}' for name, value in defaults.items())}.")
+    print_filled(f"Times are of {advice.protocol}.")
+    if advice.defaults:
+        print_filled(f"Not given: {advice.not_given}.")
     left = len(advice.options) - len(shown)
     if left > 0 or advice.refused:
         more = [f"{left} more with --top {len(advice.options)}"] * (left > 0)
@@ -347,5 +323,4 @@ def _print(advice: Advice, top: int, study: Path | None, defaults: dict[str, str
         (f"To check:{step}", _check(advice, study)),
         ("From records alone:", see_also),
     ):
-        gap = " " if len(f"{text} {shown_command}") <= line_width() else "\n  "  # a command stays whole
-        print(f"{text}{gap}{shown_command}")
+        print_command(text, shown_command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,8 +10,10 @@ from longca.lab.cli.options import (
     Json,
     Results,
     check_call,
+    left_out,
     line_width,
     mask_choice,
+    print_command,
     print_filled,
     print_json,
     print_table,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    context: typer.Context,
     mask: Annotated[
         str,
         typer.Argument(
@@ -74,23 +77,30 @@ def command(
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
+    not_given = left_out(context)
+
+    def given(option: str, value: Any) -> Any:
+        return None if option in not_given else value
+
     check_call(seqlen, heads, head_dim, dtype)
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     num_q_heads, num_kv_heads = parse_heads(heads)
     question = question_of(
         name,
-        seqlen=seqlen,
-        num_q_heads=num_q_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        dtype=dtype,
-        gpus=world,
+        seqlen=given("seqlen", seqlen),
+        num_q_heads=given("heads", num_q_heads),
+        num_kv_heads=given("heads", num_kv_heads),
+        head_dim=given("head_dim", head_dim),
+        dtype=given("dtype", dtype),
+        gpus=given("world", world),
         corpus=corpus,
         params=params,
     )
     table, problems = columns_of_runs(runs or [], results, COLUMNS)
-    found = answer(table, question, direction, gpu=gpu, together=bool(runs), problems=problems)
+    found = answer(
+        table, question, given("direction", direction), gpu=gpu, together=bool(runs), problems=problems
+    )
     if as_json:
         print_json(found.to_dict())
         return
@@ -100,12 +110,15 @@ def command(
         print_filled(f"No record has {text}.")
     for problem in problems:
         print(f"skipped {problem}")
-    print(f"By prediction: {found.see_also}")
+    if found.defaults:
+        print_filled(f"Not given: {found.not_given}.")
+    print_command("By prediction:", found.see_also)
 
 
 def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     import textwrap
 
+    from longca.lab.ranking.sentences import WITH_RESTS
     from longca.lab.report.decide.views import share_text
     from longca.lab.report.series import rate_unit
     from longca.lab.store.text import number, plural
@@ -140,7 +153,10 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
         if ranking.corpora
         else ""
     )
-    amount = f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}{seeds}"
+    amount = (
+        f"n = {plural(ranking.num_cells, 'cell')}, {plural(ranking.num_samples, 'sample')}{seeds}, calls "
+        f"{WITH_RESTS[ranking.rests]} of the GPU"
+    )
     together = ", put together" if len(ranking.studies) > 1 else ""
     others = (
         f"; {' and '.join(also)} measured some of them, too, and stand{'s' if len(also) == 1 else ''} aside"

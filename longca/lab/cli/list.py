@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from longca.core import KINDS, Registry, unknown
-from longca.lab.cli.options import Json, line_width, print_json, print_table
+from longca.lab.cli.options import Json, line_width, print_json
 
 MATRIX = "matrix"
 # many, and asked for by themselves: the overview counts them
@@ -70,10 +70,7 @@ def command(
         print_json(plugins)
     elif verbose:
         for plural, rows in plugins.items():
-            columns = list(rows[0]) if rows else ["name"]
-            print_table(
-                f"{len(rows)} {plural}", columns, [[row.get(column) for column in columns] for row in rows]
-            )
+            _print_paragraphs(plural, rows)
     elif kind is None:
         _print_overview(plugins)
     else:
@@ -138,6 +135,29 @@ def _print_lines(plural: str, rows: list[dict[str, Any]]) -> None:
         print(
             line if len(line) <= line_width() else f"{_cut(f'{head}{text}', line_width() - len(mark))}{mark}"
         )
+
+
+def _print_paragraphs(plural: str, rows: list[dict[str, Any]]) -> None:
+    """All of each plug-in: its name, then a line for each fact, wrapped between words."""
+    import textwrap
+
+    print(f"{_count(plural, rows)}.")
+    for row in rows:
+        print(f"\n{row['name']}")
+        for fact, value in row.items():
+            if fact == "name" or value in (None, ""):
+                continue
+            text = ("no", "yes")[value] if isinstance(value, bool) else value
+            print(
+                textwrap.fill(
+                    f"{fact.replace('_', ' ')}: {text}",
+                    line_width(),
+                    initial_indent="  ",
+                    subsequent_indent="    ",
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+            )
 
 
 def _cut(line: str, width: int) -> str:

@@ -73,6 +73,16 @@ def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
     return {name: {key.strip(): _scalar(value.strip()) for key, _, value in pairs}}
 
 
+def left_out(context: typer.Context) -> set[str]:
+    """The options that were not given, by the names of their parameters."""
+    # the name of the enumeration differs among versions of click
+    return {
+        name
+        for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") in ("DEFAULT", "DEFAULT_MAP")
+    }
+
+
 def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
     """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
     from longca.core import (
@@ -205,6 +215,13 @@ def print_filled(text: str) -> None:
     import textwrap
 
     print(textwrap.fill(text, line_width(), break_long_words=False, break_on_hyphens=False))
+
+
+def print_command(text: str, command: str) -> None:
+    """Print a text and a command after it, which stays whole: in a line of its own where both are too
+    long."""
+    gap = " " if len(f"{text} {command}") <= line_width() else "\n  "
+    print(f"{text}{gap}{command}")
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: str = "") -> None:

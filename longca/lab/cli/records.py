@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.lab.cli.options import open_study
-from longca.lab.store.load import COMMITTED, FILES, committed, holds_records, load, load_columns
+from longca.lab.store.load import COMMITTED, FILES, committed, holds_records, load, load_columns, tables_in
 from longca.lab.studies import load_study
 from longca.lab.studies.checkout import studies_folder
 
@@ -133,7 +133,9 @@ def places_of_runs(sources: Sequence[str], results: Path | None = None) -> list[
     """The places of these records, as `open_runs` takes them. Raises UserError."""
     from longca.core import UserError
 
-    places = [_place(text, results)[1] for text in sources] or committed()
+    places = [
+        path for text in sources for path in tables_in(Path(text)) or [_place(text, results)[1]]
+    ] or committed()
     if not places:
         raise UserError(
             f"There are no records in '{COMMITTED}'",

@@ -77,15 +77,17 @@ class ShownExhibit:
         return "; ".join(group[0] for group in self._groups)
 
     @property
-    def details(self) -> str:
-        """The rest of the finding, by device; "" if the headline has it all."""
+    def details(self) -> list[tuple[str, str]]:
+        """The rest of the finding, as (device, sentence), with "" where all devices share it. Empty if the
+        headline has it all."""
         names = [short_device(device) for device in self.devices]
-        texts = []
+        several = len(self._groups) > 1
+        pairs = []
         for first, *rest in self._groups:
             device = next((name for name in names if f"on {name} " in first), "")
             if rest:
-                texts.append(f"{f'{device}: ' if device and len(self._groups) > 1 else ''}{'; '.join(rest)}")
-        return ". ".join(f"{text[:1].upper()}{text[1:]}" for text in texts)
+                pairs.append((device if several else "", "; ".join(rest)))
+        return pairs
 
     @cached_property
     def _groups(self) -> list[list[str]]:

@@ -117,9 +117,12 @@ def _fastest(decided: Cases, kind: str, direction: str, label: str, link: str) -
 
 def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: str) -> list[Tile]:
     things = "pair of mask and setting" if len({key.setting for key in standings}) > 1 else "mask"
+    at = ""
     if kind == "cp":
         things = "combination of mask, ranks and length"
     else:
+        if len({key.seqlen for key in standings}) > 1:  # the finding of the page may be of another length
+            at = "at the longest length of each: "
         largest = at_largest(
             {(key.mask_label, key.setting, key.seqlen): case for key, case in standings.items()}
         )
@@ -134,20 +137,23 @@ def _of_device(standings: dict[CaseKey, Standing], kind: str, label: str, link: 
     )
     ties = num_open(compared)
     played = num_played_off(compared)
-    tied = f", in a tie on {first.num_shared}" if first.num_shared else ""
-    nobody = f"; no method alone on {ties}" if ties else ""
     doubt = f"; {played or 'none'} played off" if played < len(compared) else ""
     protocols = protocols_of(compared)
     doubt += f"; {protocols}" if protocols else ""
-    return [
-        Tile(
-            label,
-            first.method,
-            f"leads alone on {first.num_clear} of {plural(len(compared), things)}{tied}{nobody}; "
-            f"{rivals_text(compared)}{doubt}",
-            link,
+    total = plural(len(compared), things)
+    if first.num_clear:
+        tied = f", in a tie on {first.num_shared}" if first.num_shared else ""
+        nobody = f"; no method alone on {ties}" if ties else ""
+        value = first.method
+        lead = f"leads alone on {first.num_clear} of {total}{tied}{nobody}"
+    else:
+        value = "a tie"
+        any_of = f"any of {total}" if len(compared) > 1 else f"the one {things}"
+        lead = (
+            f"no method leads alone on {any_of}; {first.method} is in the tie most often, on "
+            f"{first.num_shared}"
         )
-    ]
+    return [Tile(label, value, f"{at}{lead}; {rivals_text(compared)}{doubt}", link)]
 
 
 def _not_ok(table: pd.DataFrame) -> str:

@@ -4,7 +4,8 @@ ones."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
@@ -86,6 +87,8 @@ class CallQuestion:
     """ranks; 1 is one device without context parallelism"""
     corpus: str | None = None
     """of document lengths; None for the usual one if it was measured, else any"""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """by the name of the command's option or of the mask's parameter, the value of what was left out"""
 
     @property
     def kind(self) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from longca.core import UserError, check_installed
 from longca.lab.store.columns import COLUMNS
-from longca.lab.store.load import FILES, committed, holds_records
+from longca.lab.store.load import FILES, committed, holds_records, tables_in
 from longca.lab.store.load import load as load_records
 from longca.lab.store.table import derived, in_order
 from longca.lab.store.text import plural
@@ -73,13 +73,17 @@ def places_of(*sources: str | Path) -> list[Path]:
     Raises:
         UserError: there is no such study, or there are no committed records.
     """
-    places = [_place(source) for source in sources] or committed()
+    places = [path for source in sources for path in _tables(source) or [_place(source)]] or committed()
     if not places:
         raise UserError(
             "This longca has no records of its own",
             todo="Give a study, a folder of results, or files of records",
         )
     return places
+
+
+def _tables(source: str | Path) -> list[Path]:
+    return tables_in(Path(source)) if isinstance(source, (str, os.PathLike)) else []
 
 
 def _place(source: str | Path) -> Path:

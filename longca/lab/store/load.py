@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.core import UserError
+from longca.core import UserError, matches
 from longca.core.reading import RECORDS, ROOT, JsonError, origin, read_file, read_json
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
@@ -95,6 +95,19 @@ def committed(study: str = "*") -> list[Path]:
     model, the study's GPU first."""
     paths = COMMITTED.glob(f"*/{study}.parquet")
     return sorted(paths, key=lambda path: (path.parent.name not in FIRST, path.parent.name, path.name))
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """The tables that lie in a folder, such as those of one model of GPU in `reports/`; [] for a folder of
+    results, whose cells are read, and for what is no folder."""
+    return [] if not folder.is_dir() or holds_records(folder) else sorted(folder.glob("*.parquet"))
+
+
+def committed_like(name: str) -> list[Path]:
+    """The files of the committed records of the models that a user's name means, by their folders."""
+    paths = committed()
+    alike = matches(name, {path.parent.name: (path.parent.name,) for path in paths})
+    return [path for path in paths if path.parent.name in alike]
 
 
 def committed_of(names: Iterable[str]) -> list[Path]:

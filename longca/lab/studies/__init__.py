@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         USUAL_SEQLEN,
         Cell,
         usual_corpus,
+        usual_heads,
     )
     from longca.lab.studies.config import Config, load_config, settings
     from longca.lab.studies.grid import Length, Measure
@@ -79,4 +80,5 @@ __all__ = [
     "strategy_of",
     "study_path",
     "usual_corpus",
+    "usual_heads",
 ]

@@ -125,6 +125,41 @@ def test_on_one_gpu_it_ranks_kernels():
     assert 550 < advice.best.tflops < 800
 
 
+def test_what_is_left_out_is_as_in_records_and_named():
+    """The same for a name and for a mask, in Python and by the command, in text, JSON and HTML."""
+    by_name = longca.advise("causal_document", seqlen="16K", gpus=2, kernels=["band"], strategies=["usp"])
+    mask = build_mask("causal_document", seqlen="16K", corpus="prolong64k")
+    by_mask = advise(mask, gpus=2, kernels=["band"], strategies=["usp"], draws=8)
+    assert by_name.question.setting == by_mask.question.setting and "64:8 heads" in by_mask.question.setting
+    assert by_name.best.by_seed == by_mask.best.by_seed
+    assert by_name.defaults == {
+        "heads": "64:8",
+        "head_dim": "128",
+        "dtype": "bf16",
+        "direction": "fwd and bwd",
+        "corpus": "prolong64k",
+        "seed": "0",
+        "draws": "8",
+        "profile": USUAL_NETWORK,
+        "gpu": "H200 SXM",
+        "node": "8",
+    }
+    assert by_name.defaults.keys() - by_mask.defaults.keys() == {"corpus", "seed", "draws"}
+    assert by_name.to_dict()["defaults"] == by_name.defaults
+    assert f"Not given: {by_name.not_given}." in by_name._repr_html_()
+    for text in (by_name.to_dict()["protocol"], by_name._repr_html_()):
+        assert "with rests" in text
+
+
+def test_a_mask_with_head_groups_has_so_many_kv_heads():
+    mask = build_mask("block_sparse_uniform", seqlen="8K", num_kv_heads=4, block=256)
+    assert advise(mask, kernels=["band"]).defaults["heads"] == "64:4"
+    windows = longca.advise("sliding_window", seqlen="8K", kernels=["band"])
+    assert windows.defaults["window"] == str(windows.question.mask_params["window"])
+    given = longca.advise("sliding_window", seqlen="8K", kernels=["band"], window=512)
+    assert "window" not in given.defaults and "window=512" in given.question.setting
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -136,12 +171,15 @@ def test_on_one_gpu_it_ranks_kernels():
         ({"direction": "up"}, "Unknown direction 'up'"),
         ({"gpus": "x"}, "The number of GPUs is 'x'"),
         ({"gpus": 1.5}, "The number of GPUs is 1.5"),
-        ({"num_q_heads": None}, "The number of query heads is None. Give a whole number of at least 1"),
+        ({"mask": "causl"}, "Unknown mask 'causl': did you mean 'causal'"),
+        ({"mask": "causal", "corpus": "pile"}, "Mask 'causal' has no documents. Leave the corpus out"),
+        ({"mask": "causal", "seqlen": "long"}, "'long' is not a length"),
+        ({"mask": "causal", "windw": 3}, "Mask 'causal': unknown key 'windw'"),
+        ({"seqlen": "8K"}, "Argument 'seqlen' is for a pattern's name, and this mask is built already"),
         ({"num_q_heads": "8"}, "The number of query heads is '8'"),
         (
-            {"mask": "causal"},
-            "The mask must be a longca.Mask, and it is str. Make one with longca.build_mask('causal', "
-            'seqlen="128K")',
+            {"mask": 3},
+            "The mask must be a longca.Mask, and it is int. Make one with longca.build_mask or longca.Mask",
         ),
         (
             {"mask": Mask.from_bands(8, [(0, 8, 0, 4, -8, 8)], seqlen_k=4), "gpus": 2},

@@ -62,7 +62,13 @@ def test_a_line_says_what_a_kernel_is_and_why_it_is_not_here(longca):
 
 def test_verbose_has_everything(longca):
     text = longca("list", "masks", "-v").stdout
-    assert "window=1024" in text and "patterns/causal.py" in text.replace("\n", "")
+    assert "window=1024" in text and "patterns/causal.py" in text
+    kernels = longca("list", "kernels", "-v", COLUMNS=str(WIDTH)).stdout
+    of_band = kernels.partition("\nband\n")[2].partition("\n\n")[0]
+    assert Registry("kernel").load("band").summary in " ".join(of_band.split())
+    assert "  runs here: no\n  reason: runs on NVIDIA GPUs only\n" in of_band
+    long = [line for line in kernels.splitlines() if len(line) > WIDTH]
+    assert all(len(line.split()) <= 1 for line in long), "only a path may be longer than the terminal"
 
 
 def test_the_matrix_is_what_kernels_say(longca):

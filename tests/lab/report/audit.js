@@ -186,6 +186,11 @@
   document.querySelector("#table .open")?.click();  // a record
   const { scrollWidth } = document.documentElement;
   if (scrollWidth > width) complain("overflow", document.body, `is ${scrollWidth} px wide`);
+  const menu = document.querySelector("nav");  // on a telephone it scrolls, and fades out where it goes on
+  if (width >= 900 && menu && menu.scrollWidth > menu.clientWidth + 1) complain("cut", menu, "is a menu that is cut");
+  if (width < 900 && menu && menu.scrollWidth > menu.clientWidth + 1 && style(menu).maskImage === "none") {
+    complain("cut", menu, "does not show that it goes on");
+  }
   inspect(document.body);
   for (const filter of document.querySelectorAll(".filter")) {
     filter.open = true;

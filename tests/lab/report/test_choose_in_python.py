@@ -50,6 +50,22 @@ def test_documents_are_of_the_usual_corpus_where_it_was_measured(file: str):
     assert longca.choose(mask, file, direction="fwd").rankings == (given,)
 
 
+def test_what_is_left_out_is_named(file: str):
+    answer = longca.choose("causal_document", file, seqlen="16K")
+    assert answer.defaults == {
+        "gpus": "1",
+        "heads": "64:8",
+        "head_dim": "128",
+        "dtype": "bf16",
+        "direction": "fwd and bwd",
+        "corpus": "prolong64k",
+    }
+    assert answer.to_dict()["defaults"] == answer.defaults and answer.not_given in answer._repr_html_()
+    given = longca.choose("causal", file, seqlen="16K", num_q_heads=64, num_kv_heads=8, head_dim=128, dtype="bf16",  # noqa: E501
+                          direction="fwd", gpus=1)  # fmt: skip
+    assert given.defaults == {} and "Not given" not in given._repr_html_()
+
+
 @pytest.mark.parametrize(("arguments", "said"), [
     ({"seqlen": "24K"}, "the nearest have 16K tokens. Ask for one of these; `longca advise -m causal -s 24K` "
                         "predicts it"),

@@ -1,4 +1,5 @@
-"""Every committed page as it looks on a telephone and on a desk, in both themes, and its links."""
+"""Every committed page as it looks on a telephone and on a desk, in both themes, its links, and its use by
+keys alone."""
 
 import os
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 from tests.helpers.chromium import CHROMIUM, Browser, browser
 from tests.helpers.support import ROOT
+from tools.links import MADE
 
 pytestmark = [
     pytest.mark.browser,
@@ -19,10 +21,9 @@ pytestmark = [
 REPORTS = ROOT / "reports"
 PAGES = sorted(REPORTS.rglob("*.html"))
 SMALL = ("index.html", "h200/power.html")  # each takes seconds; the others take up to a minute
-# 65 MB that `make paper` writes, as the page says
-MADE = {REPORTS / f"paper/data/records.{ending}" for ending in ("parquet", "csv", "json")}
 AUDIT = Path(__file__).with_name("audit.js").read_text(encoding="utf-8")
 LINKS = "[...new Set([...document.links].map((link) => link.getAttribute('href')))]"
+KEYBOARD = Path(__file__).with_name("keyboard.js").read_text(encoding="utf-8")
 FOLLOW = Path(__file__).with_name("follow.js").read_text(encoding="utf-8")
 
 
@@ -43,14 +44,14 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("page", pages())
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("width", [390, 1280, 1600])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_nothing_is_cut_or_pale(tab: Browser, page: Path, width: int, dark: bool) -> None:
     assert tab.open(page.as_uri(), width, dark=dark) == []
     assert tab.run(AUDIT) == {}
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (1400, False)])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False), (1600, True)])
 def test_so_it_is_on_a_new_page(tab: Browser, page: Path, width: int, dark: bool) -> None:
     assert tab.open(page.as_uri(), width, dark=dark) == []
     assert tab.run(AUDIT) == {}
@@ -129,6 +130,67 @@ def test_what_is_right_is_left_alone(tab: Browser, tmp_path: Path, body: str) ->
     page = tmp_path / "page.html"
     page.write_text(HEAD + body, encoding="utf-8")
     assert tab.open(page.as_uri(), 390) == [] and tab.run(AUDIT) == {}
+
+
+def keyboard_complaints(tab: Browser, page: Path, width: int) -> list[str]:
+    """What is wrong when a reader goes through the page by Tab, and presses one control of each kind."""
+    tab.open(page.as_uri(), width)
+    count = tab.run(KEYBOARD)
+    complaints = []
+    pressed: set[str] = set()
+    for _ in range(2 * count + 9):  # browsers also stop at what scrolls
+        tab.press("Tab")
+        stop = tab.run("stops.here()")
+        if stop is None or stop["again"]:
+            break
+        complaints += [f"{stop['name']} {reason}" for reason in stop["wrong"]]
+        for key in stop["keys"] if stop["kind"] not in pressed else []:
+            tab.run("stops.watch()")
+            tab.press(key)
+            if not tab.run("stops.clicked()"):
+                complaints.append(f"{stop['name']} is not pressed by {'Space' if key == ' ' else key}")
+        pressed.add(stop["kind"])
+    return complaints + [f"{name} is not reached by Tab" for name in tab.run("stops.missed()")]
+
+
+@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("width", [390, 1280])
+def test_all_controls_are_reached_and_pressed_by_keys(tab: Browser, page: Path, width: int) -> None:
+    assert keyboard_complaints(tab, page, width) == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_so_they_are_on_a_new_page(tab: Browser, page: Path, width: int) -> None:
+    assert keyboard_complaints(tab, page, width) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('<button tabindex="-1">a</button><button>b</button>', ""),
+        ('<button style="outline: none">a</button>', 'button "a" has no visible focus'),
+        (
+            '<div style="overflow: hidden; width: 99px">'
+            '<button style="width: 99px; outline: 3px solid">a</button></div>',
+            'button "a" has an outline that is cut',
+        ),
+        ('<button onkeydown="event.preventDefault()">a</button>', 'button "a" is not pressed by Enter'),
+        (
+            "<button>a</button><button onfocus=\"document.querySelector('button').focus()\">b</button>",
+            'button "b" is not reached by Tab',
+        ),
+        (
+            '<header class="top" style="position: fixed; inset: 0 0 auto; height: 99px"></header>'
+            "<button>a</button>",
+            'button "a" is covered or out of the window',
+        ),
+    ],
+)
+def test_what_keys_do_not_reach_is_seen(tab: Browser, tmp_path: Path, body: str, said: str) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(HEAD + body, encoding="utf-8")
+    complaints = keyboard_complaints(tab, page, 1280)
+    assert said in complaints if said else complaints == []
 
 
 def test_a_dead_anchor_and_a_message_are_seen(tab: Browser, few_page: Path) -> None:

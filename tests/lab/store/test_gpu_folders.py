@@ -6,10 +6,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from longca.core.errors import UserError
+from longca.lab.advice import advise
 from longca.lab.claims.by_gpu import judged
 from longca.lab.claims.contract import all_claims
 from longca.lab.store import load as store
 from longca.lab.store.export import export
+from longca.lab.store.frame import load
 from longca.lab.store.load import committed
 from longca.lab.store.table import derived
 from longca.lab.store.text import distinct_names, folder_of_gpu
@@ -46,6 +49,20 @@ def test_a_contributed_folder_is_found_and_ranked_by_itself(own: Path, longca):
     assert [ranking["devices"] for ranking in both] == [[gpu] for gpu in MODELS]
     first = json.loads(longca(*asked, "--gpu", "l40s").stdout)["rankings"]
     assert [ranking["devices"] for ranking in first] == [["NVIDIA L40S"]]
+
+
+def test_a_folder_of_tables_is_a_source(own: Path, longca):
+    asked = ("choose", "causal", "-s", "8K", "--heads", "64:8", "-d", "fwd", "--json")
+    [ranking] = json.loads(longca(*asked[:2], str(own / "l40s"), *asked[2:]).stdout)["rankings"]
+    assert ranking["devices"] == ["NVIDIA L40S"]
+    assert set(load(own / "l40s").device) == {"NVIDIA L40S"}
+    assert set(load(own / "l40s", own / "h100").device) == {*MODELS}
+
+
+def test_a_model_without_peaks_is_not_predicted_and_the_message_names_its_records(own: Path):
+    (own / "l40s").rename(own / "z900-80gb")
+    with pytest.raises(UserError, match="records in reports/z900-80gb, but no peaks"):
+        advise("causal", gpu="z900")
 
 
 def test_claims_are_judged_for_each_model():

@@ -55,8 +55,8 @@ def most_often_fastest(data: pd.DataFrame, points_of: str = "mask and length") -
     """The kernel that leads most often, and the one that loses least of those that have nearly all points; on
     each device.
 
-    "fa3 leads alone at 40 of 108 points of mask and length; of 4 kernels with nine tenths of them or more,
-    band loses least, at its worst 79 % of the best".
+    "fa3 leads alone at 40 of 108 points of mask and length; of the 4 kernels with nine tenths of these points
+    or more, band loses least: at its worst it reaches 79 % of the best".
 
     Args:
         points_of: what a point is, as "mask and length".
@@ -75,20 +75,20 @@ def most_often_fastest(data: pd.DataFrame, points_of: str = "mask and length") -
     sentence = (
         f"{first.method} leads alone at {first.num_clear} of {points}"
         if first.num_clear
-        else f"no kernel leads alone at {points}"
+        else f"no kernel leads alone at any of {points}"
     )
-    sentence += f"; at {ties} no kernel does" if ties and first.num_clear else ""
+    sentence += f"; no kernel leads alone at {ties} of them" if ties and first.num_clear else ""
     protocols = protocols_of(compared)
     sentence += f"; {protocols}" if protocols else ""
     complete = [tally for tally in counts if tally.num_cases >= NEARLY_ALL * total and tally.worst]
     if complete:
         best = max(complete, key=lambda tally: tally.worst.share if tally.worst else 0.0)
         assert best.worst
-        worst = f"at its worst {worst_text(best.worst)} of the best"
+        worst = f"at its worst it reaches {worst_text(best.worst)} of the best"
         sentence += (
-            f"; of {len(complete)} kernels with nine tenths of them or more, {best.method} loses least, "
-            f"{worst}"
+            f"; of the {len(complete)} kernels with nine tenths of these points or more, {best.method} loses "
+            f"least: {worst}"
             if len(complete) > 1
-            else f"; only {best.method} has nine tenths of them or more, {worst}"
+            else f"; {best.method} alone has nine tenths of these points or more: {worst}"
         )
     return sentence

@@ -6,16 +6,16 @@ answer.best          # {"NVIDIA H100 80GB HBM3, forward": "cudnn", …}
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from longca.core import UserError, check_installed, check_name, unknown, whole_number
 from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
-from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN
+from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN, usual_heads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -43,9 +43,16 @@ class Choice:
     """files that could not be read"""
     see_also: str = ""
     """the command that predicts the same"""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """by the name of the command's option or of the mask's parameter, the value of what was left out"""
 
     def __repr__(self) -> str:
         return f"<Choice: {self.finding}>"
+
+    @property
+    def not_given(self) -> str:
+        """What was left out, with the values taken: "heads 64:8, dtype bf16"."""
+        return ", ".join(f"{name} {value}" for name, value in self.defaults.items())
 
     @property
     def finding(self) -> str:
@@ -63,6 +70,7 @@ class Choice:
             "rankings": [ranking.to_dict() | {"studies_aside": list(aside)} for ranking, aside in both],
             "unanswered": list(self.unanswered),
             "problems": [vars(problem) for problem in self.problems],
+            "defaults": dict(self.defaults),
             "see_also": self.see_also,
         }
 
@@ -84,6 +92,8 @@ class Choice:
                 f"<th>method</th><th>ms</th><th>TFLOP/s</th><th>of "
                 f"best</th></tr></thead><tbody>{rows}</tbody></table>{more}"
             )
+        if self.defaults:
+            parts.append(f"<p>Not given: {escape(self.not_given)}.</p>")
         return "".join(parts)
 
 
@@ -93,10 +103,10 @@ def choose(
     seqlen: int | str | None = None,
     num_q_heads: int | None = None,
     num_kv_heads: int | None = None,
-    head_dim: int = USUAL_HEAD_DIM,
-    dtype: str = USUAL_DTYPE,
-    direction: str = "both",
-    gpus: int = 1,
+    head_dim: int | None = None,
+    dtype: str | None = None,
+    direction: str | None = None,
+    gpus: int | None = None,
     gpu: str | None = None,
     corpus: str | None = None,
     **params: Any,
@@ -110,8 +120,9 @@ def choose(
         seqlen: tokens over all GPUs, as a number or "32K"; that of the mask, or 32K.
         num_q_heads, num_kv_heads: 64 and 8 if neither is given; as many KV heads as query heads if only these
             are.
-        direction: `fwd`, `bwd` or `both`, each of which has a ranking of its own.
-        gpus: ranks of context parallelism; 1 for one device.
+        head_dim, dtype: 128 and bf16 if not given.
+        direction: `fwd`, `bwd` or `both`, the default; each has a ranking of its own.
+        gpus: ranks of context parallelism; 1, the default, for one device.
         gpu: only records of this model: "h100".
         corpus: of document lengths; the usual one for that length if it was measured.
         params: of the pattern; others have their defaults if these were measured.
@@ -144,16 +155,19 @@ def question_of(
     seqlen: int | str | None,
     num_q_heads: int | None,
     num_kv_heads: int | None,
-    head_dim: int,
-    dtype: str,
-    gpus: int,
+    head_dim: int | None,
+    dtype: str | None,
+    gpus: int | None,
     corpus: str | None,
     params: dict[str, Any],
 ) -> CallQuestion:
     """Checks a question. Arguments are those of `choose`. Raises UserError."""
-    from longca.core import DTYPE_BYTES, Registry, parse_heads, parse_length
+    from longca.core import DTYPE_BYTES, Registry, format_length, parse_length
 
+    given = {"heads": num_q_heads or num_kv_heads, "head_dim": head_dim, "dtype": dtype, "gpus": gpus}
+    dtype = USUAL_DTYPE if dtype is None else dtype
     check_name("dtype", dtype, DTYPE_BYTES)
+    by_name = isinstance(mask, str)
     if not isinstance(mask, str):
         if not getattr(mask, "name", ""):
             raise UserError(
@@ -176,15 +190,21 @@ def question_of(
         tokens = parse_length(USUAL_SEQLEN if seqlen is None else seqlen)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if num_q_heads is None:
-        num_q_heads, usual_kv = parse_heads(USUAL_HEADS)
-        num_kv_heads = usual_kv if num_kv_heads is None else num_kv_heads
-    num_q_heads = whole_number("The number of query heads", num_q_heads)
-    num_kv_heads = (
-        num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
-    )
-    gpus = whole_number("The number of GPUs", gpus)
-    head_dim = whole_number("The head dim", head_dim)
+    num_q_heads, num_kv_heads = usual_heads(num_q_heads, num_kv_heads)
+    gpus = whole_number("The number of GPUs", 1 if gpus is None else gpus)
+    head_dim = whole_number("The head dim", USUAL_HEAD_DIM if head_dim is None else head_dim)
+    taken = {
+        "tokens": format_length(tokens),
+        "gpus": gpus,
+        "heads": f"{num_q_heads}:{num_kv_heads}",
+        "head_dim": head_dim,
+        "dtype": dtype,
+    }
+    given["tokens"] = seqlen
+    if by_name:
+        taken |= {key: value for key, value in usual.items() if value is not False}
+        given |= dict.fromkeys(usual) | params
+    defaults = {name: str(value) for name, value in taken.items() if given[name] is None}
     return CallQuestion(
         mask,
         {key: usual[key] for key in params},
@@ -197,13 +217,14 @@ def question_of(
         "fwd",
         gpus,
         corpus,
+        defaults,
     )
 
 
 def answer(
     table: pd.DataFrame,
     question: CallQuestion,
-    direction: str,
+    direction: str | None,
     *,
     gpu: str | None = None,
     together: bool = False,
@@ -219,6 +240,8 @@ def answer(
     Raises:
         UserError: no record answers.
     """
+    is_given = direction is not None
+    direction = "both" if direction is None else direction
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
     table = _on_gpu(table, gpu) if gpu else table
@@ -238,7 +261,25 @@ def answer(
         tuple(unanswered),
         tuple(problems),
         advise_command(question, direction, gpu),
+        _defaults(questions[0], [ranking for ranking, _ in found], is_given),
     )
+
+
+def _defaults(question: CallQuestion, rankings: list[CallRanking], direction_given: bool) -> dict[str, str]:
+    """The values taken for what was left out: those of the question, and those that its answers share."""
+    taken = dict(question.defaults)
+    if not direction_given:
+        taken["direction"] = "fwd and bwd"
+    corpora = {ranking.corpora for ranking in rankings}
+    if question.corpus is None and len(corpora) == 1 and len(*corpora) == 1:
+        taken["corpus"] = rankings[0].corpora[0]
+    recorded = [
+        dict(pair.split("=", 1) for pair in ranking.params.split(", ") if pair) for ranking in rankings
+    ]
+    for name in question.usual_params.keys() & taken.keys():
+        values = {params.get(name, "") for params in recorded}
+        taken[name] = values.pop() if len(values) == 1 else ""
+    return {name: value for name, value in taken.items() if value}
 
 
 def advise_command(question: CallQuestion, direction: str = "both", gpu: str | None = None) -> str:

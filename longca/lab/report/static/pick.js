@@ -31,7 +31,10 @@ const reach = (table) => [...table.querySelectorAll(WITH_TIP)].filter((cell) => 
 document.addEventListener("keydown", (event) => {
   const cell = event.target, step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
   if (!cell.matches?.(WITH_TIP)) return;
-  if (event.key === "Enter") cell.click();
+  if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();  // Space would scroll the page
+    cell.click();
+  }
   if (!step) return;
   const rows = [...cell.closest("table").rows].filter((row) => row.querySelector(WITH_TIP) && !row.matches(".unpicked"));
   let row = rows.indexOf(cell.parentElement), column = cell.cellIndex;
