@@ -23,7 +23,7 @@ CASES.append(("usp", "fixed"))
 
 
 def layer(cp: ContextParallel, mask: int, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    q = (x @ weight).unflatten(1, (H, D))
+    q = (x @ weight).unflatten(1, (H, -1))
     k, v = q[:, ::2].tanh(), q[:, 1::2].contiguous()
     return x + cp.attention(q, k, v, mask, tag=mask).tanh().flatten(1)
 
@@ -52,11 +52,14 @@ PAIRS = (
 )
 
 
-def gradients(contexts: list[ContextParallel], way: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def gradients(
+    contexts: list[ContextParallel], way: Any, head_dim: int = D, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of this rank's loss: by its inputs, and by the weight of all layers. Two micro-batches run
     forward, then backward: other calls surround a repeated forward than the first one."""
-    weight = (torch.eye(H * D) / 2).requires_grad_()
-    whole = torch.randn(T, H * D, generator=torch.Generator().manual_seed(0))
+    whole = torch.randn(contexts[0].seqlen, H * head_dim, generator=torch.Generator().manual_seed(0))
+    whole = whole.to(contexts[0].positions.device, dtype)
+    weight = (torch.eye(H * head_dim).to(whole) / 2).requires_grad_()
     inputs = [cp.shard(whole).requires_grad_() for cp in contexts]
     outs = [way(cp, way(cp, x, weight), weight) for cp, x in zip(contexts, inputs, strict=True)]
     for out in outs:

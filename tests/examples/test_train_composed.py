@@ -3,6 +3,7 @@ the losses and the gradients of one rank."""  # noqa: E501
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from examples.train_composed import IGNORED, VOCABULARY, Options, Training, mesh_of, sequence_of
 from longca.core.errors import UserError
+from longca.cp.api.planning import MaskPlanner, _key
 from longca.cp.comm.backend import Comm
 from tests.helpers.cp.ranks import on_ranks
 
@@ -30,19 +32,33 @@ CLOSE = 1e-5  # relative, of norms
 
 
 def trained(comm: Comm, all_options: list[Options]) -> list[dict[str, Any]]:
-    """Losses of three steps and the gradients of the first, by options."""
+    """By options: losses of three steps, gradients of the first, and the number of plans that were begun only
+    when they were needed."""
+    late = []
+    take = MaskPlanner.take
+
+    def noting(planner: MaskPlanner, masks: Any) -> Any:
+        late.append(_key(masks) not in (*planner._started, *planner._kept))
+        return take(planner, masks)
+
     results = []
     for options in all_options:
-        training = Training(options, mesh_of(options))
-        losses = [training.backward(0)]
-        # a collective call in the order of names
-        gradients = {name: whole(weight.grad) for name, weight in training.model.named_parameters()}
-        for step in (1, 2):
-            training.update()
-            losses.append(training.backward(step))
-        training.close()
-        results.append({"losses": [float(loss) for loss in losses], **gradients})
+        late.clear()
+        with patch.object(MaskPlanner, "take", noting):
+            results.append(steps(Training(options, mesh_of(options))))
+        results[-1]["late"] = sum(late)
     return results
+
+
+def steps(training: Training) -> dict[str, Any]:
+    losses = [training.backward(0)]
+    # a collective call in the order of names
+    gradients = {name: whole(weight.grad) for name, weight in training.model.named_parameters()}
+    for step in (1, 2):
+        training.update()
+        losses.append(training.backward(step))
+    training.close()
+    return {"losses": [float(loss) for loss in losses], **gradients}
 
 
 def whole(x: Any) -> torch.Tensor:
@@ -56,8 +72,10 @@ def test_losses_and_gradients_are_those_of_one_rank(world: int):
     for of_rank in on_ranks(trained, world, COMPOSED[world]):
         for options, actual in zip(COMPOSED[world], of_rank, strict=True):
             np.testing.assert_allclose(actual["losses"], expected["losses"], rtol=CLOSE, err_msg=str(options))
-            assert actual.keys() == expected.keys()
-            for name in expected.keys() - {"losses"}:
+            assert actual.keys() == expected.keys() and actual["late"] == 1, (
+                "but the first, all are planned ahead"
+            )
+            for name in expected.keys() - {"losses", "late"}:
                 apart = (actual[name] - expected[name]).norm() / expected[name].norm()
                 assert apart < CLOSE, (options, name)
 
