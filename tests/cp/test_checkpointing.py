@@ -9,6 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from longca.core.errors import UserError
+from longca.cp.api.planning import MAX_KEPT
 from longca.cp.comm.backend import Comm
 from longca.cp.public import ContextParallel, context_parallel
 from longca.masks import Mask
@@ -44,6 +45,7 @@ WAYS = {
     "nested": partial(checkpoint, nested, use_reentrant=False),
     "nested, reentrant": partial(checkpoint, nested, use_reentrant=True),
 }
+LENGTHS = range(40, 64, 4)
 PAIRS = (
     ("plain", "reentrant"),
     ("plain", "non-reentrant"),
@@ -57,10 +59,10 @@ def gradients(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of this rank's loss: by its inputs, and by the weight of all layers. Two micro-batches run
     forward, then backward: other calls surround a repeated forward than the first one."""
-    whole = torch.randn(contexts[0].seqlen, H * head_dim, generator=torch.Generator().manual_seed(0))
+    whole = torch.randn(T * 64, H * head_dim, generator=torch.Generator().manual_seed(0))
     whole = whole.to(contexts[0].positions.device, dtype)
     weight = (torch.eye(H * head_dim).to(whole) / 2).requires_grad_()
-    inputs = [cp.shard(whole).requires_grad_() for cp in contexts]
+    inputs = [cp.shard(whole[: cp.seqlen]).requires_grad_() for cp in contexts]
     outs = [way(cp, way(cp, x, weight), weight) for cp, x in zip(contexts, inputs, strict=True)]
     for out in outs:
         out.square().sum().backward()
@@ -86,6 +88,28 @@ def test_gradients_are_those_without_checkpointing():
                 assert torch.equal(actual, expected) and expected.abs().max() > 1, (case, way)
                 # its parts are added in another order
                 assert (by_weight_too - by_weight).norm() < 1e-6 * by_weight.norm(), (case, way)
+
+
+def many_micro_batches(comm: Comm) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """By way of checkpointing: gradients by the inputs of micro-batches that run backward at once, and of those that
+    do so after all forwards."""
+    results = []
+    for way in (WAYS["plain"], WAYS["reentrant"], WAYS["non-reentrant"]):
+        cp = context_parallel(DOCUMENTS, strategy="ring_p2p", **HEADS)
+        contexts = [
+            cp.with_mask([Mask.from_documents([20, n]), Mask.from_windows(20 + n, (9, 0))]) for n in LENGTHS
+        ]
+        at_once = torch.cat([gradients([context], way)[0] for context in contexts])
+        results.append((at_once, gradients(contexts, way)[0]))
+        cp.close()
+    return results
+
+
+def test_contexts_of_earlier_masks_stay_valid():
+    assert len(LENGTHS) > MAX_KEPT
+    for results in on_ranks(many_micro_batches, 2):
+        for at_once, later in results:
+            assert torch.equal(at_once, later)
 
 
 def one_rank_checkpoints(comm: Comm) -> list[str]:
