@@ -4,10 +4,10 @@
     torchrun --nproc-per-node 2 examples/finetune_packed.py                            # one sequence over two ranks
     torchrun --nproc-per-node 4 examples/finetune_packed.py --fsdp --tensor-parallel 2 # FSDP2 x TP x CP
 
-Each step packs new documents into one row, so that its mask is new, too: on several ranks a background thread
-plans it while the step before is computed. Documents are arithmetic progressions of tokens, whose pace
-attention must find. At the end one document is changed, and the outputs of all others
-are compared, bit by bit.
+Each step packs new documents into one row, as TRL's packing does: without padding, with positions that restart, and
+no label at the first token of a document. So its mask is new, too: on several ranks a background thread plans it
+while the step before is computed. Documents are arithmetic progressions of tokens, whose pace attention must find. At
+the end one document is changed, and the outputs of all others are compared, bit by bit. On GPUs it runs as on CPUs.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from transformers import AutoModelForCausalLM, DataCollatorWithFlattening, LlamaConfig
 
 import longca.transformers
@@ -41,6 +46,7 @@ class Options:
     """shards parameters over the ranks of the sequence"""
     tensor_parallel: int = 1
     """ranks that share the heads of a layer"""
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def batch_of(options: Options, step: int) -> dict[str, Any]:
@@ -53,8 +59,9 @@ def batch_of(options: Options, step: int) -> dict[str, Any]:
         first, pace = (int(torch.randint(1, most, (), generator=draw)) for most in (VOCABULARY, 4))
         documents.append({"input_ids": ((first + pace * torch.arange(length)) % VOCABULARY).tolist()})
         left -= length
-    packed = DataCollatorWithFlattening(return_tensors="pt")(documents)
-    return {name: packed[name] for name in ("input_ids", "labels", "position_ids")} | {"use_cache": False}
+    packed: Any = DataCollatorWithFlattening(return_tensors="pt")(documents)
+    tensors = {name: packed[name].to(options.device) for name in ("input_ids", "labels", "position_ids")}
+    return tensors | {"use_cache": False}
 
 
 def model_of(options: Options) -> Any:
@@ -67,18 +74,18 @@ def model_of(options: Options) -> Any:
         num_attention_heads=4,
         num_key_value_heads=2,
     )
-    return AutoModelForCausalLM.from_config(config, attn_implementation="longca").float()
+    return AutoModelForCausalLM.from_config(config, attn_implementation="longca").float().to(options.device)
 
 
 def distribute(model: Any, options: Options) -> longca.transformers.ShardedModel | None:
     """Divides heads, sequence and parameters over the ranks of torchrun; None for a process alone."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if "WORLD_SIZE" in os.environ and not dist.is_initialized():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if options.device == "cuda" else "gloo")
+    world = dist.get_world_size() if dist.is_initialized() else 1
     if world == 1:
         return None
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     parts = options.tensor_parallel
-    mesh = init_device_mesh("cpu", (world // parts, parts), mesh_dim_names=("cp", "tp"))
+    mesh = init_device_mesh(options.device, (world // parts, parts), mesh_dim_names=("cp", "tp"))
     if parts > 1:
         divide_heads(model, mesh["tp"])
     if options.fsdp:
@@ -97,12 +104,11 @@ def distribute(model: Any, options: Options) -> longca.transformers.ShardedModel
 
 def divide_heads(model: Any, mesh: DeviceMesh) -> None:
     """Tensor parallelism: each rank has some heads and a part of each feed-forward layer."""
+    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+    plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in columns}
+    plan |= {name: RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
     for layer in model.model.layers:
-        columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
-        plan = {name: ColwiseParallel() for name in columns}
-        parallelize_module(
-            layer, mesh, plan | {n: RowwiseParallel() for n in ("self_attn.o_proj", "mlp.down_proj")}
-        )
+        parallelize_module(layer, mesh, plan)
 
 
 def train(options: Options, log: Any = print) -> list[float]:
@@ -159,10 +165,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--fsdp", action="store_true", help="shards parameters, too")
     for name, kind in (("tokens", int), ("steps", int), ("layers", int), ("seed", int), ("rate", float),
-                       ("strategy", str), ("tensor_parallel", int)):  # fmt: skip
+                       ("strategy", str), ("tensor_parallel", int), ("device", str)):  # fmt: skip
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=getattr(Options, name))
     torch.set_num_threads(1)
-    train(Options(**vars(parser.parse_args())))
+    options = Options(**vars(parser.parse_args()))
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    train(options)
     if dist.is_initialized():
         dist.destroy_process_group()
 

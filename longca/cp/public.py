@@ -5,8 +5,7 @@
     out = cp.attention(q, k, v)            # differentiable
     y = cp.unshard(x)
 
-Shapes: T tokens of the whole sequence, L tokens on this rank, H query heads, G KV heads, D head dim, B
-    sequences.
+Shapes: T tokens of the whole sequence, L on this rank, H query heads, G KV heads, D head dim, B sequences.
 """
 
 from __future__ import annotations
@@ -95,21 +94,24 @@ def context_parallel(
     Raises:
         UserError: the same line on every rank, if an argument is invalid or differs between ranks.
     """
-    comm = join(group, device, timeout)
-    try:
-        arguments = {"kernel": kernel, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads}
-        arguments |= {"head_dim": head_dim, "dtype": dtype, "backward": backward}
-        arguments |= {"messages": messages, "check": check, "reduction": reduction}
-        request, masks = agreed_request(comm, mask, strategy, arguments)
-        comm.use(request.messages, releasable=request.check == "first")
-        agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
-        planner = MaskPlanner(comm, request)
-        if warm and comm.device.type == "cuda":
-            planner.warm(masks)
-        return ContextParallel(comm, request, planner, masks, agreement)
-    except Exception:
-        comm.close()
-        raise
+    import torch
+
+    with torch.inference_mode(False):  # training may use what is made here
+        comm = join(group, device, timeout)
+        try:
+            arguments = {"kernel": kernel, "num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads}
+            arguments |= {"head_dim": head_dim, "dtype": dtype, "backward": backward}
+            arguments |= {"messages": messages, "check": check, "reduction": reduction}
+            request, masks = agreed_request(comm, mask, strategy, arguments)
+            comm.use(request.messages, releasable=request.check == "first")
+            agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
+            planner = MaskPlanner(comm, request)
+            if warm and comm.device.type == "cuda":
+                planner.warm(masks)
+            return ContextParallel(comm, request, planner, masks, agreement)
+        except Exception:
+            comm.close()
+            raise
 
 
 class ContextParallel:
@@ -315,8 +317,7 @@ class ContextParallel:
 
         Raises:
             UserError: ranks have called different things, or another rank goes on with a call that this one
-            does not
-                make. All is given back, too.
+                does not make. All is given back, too.
             PeerLost: another rank has not come to the same calls within the timeout. All is given back, too.
         """
         try:

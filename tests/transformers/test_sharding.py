@@ -1,11 +1,13 @@
 """A model that `shard` distributes over ranks has the loss and the gradients of one process."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
+from longca.cp import ContextParallel
 from longca.cp.comm.backend import Comm
 from tests.helpers.cp.ranks import on_ranks
 from tests.transformers.models import VOCABULARY, assert_equal, batch, model, restarting, step
@@ -79,6 +81,31 @@ def test_loss_and_gradients_are_those_of_one_process(family: str, world: int):
         for number, (got, wanted) in enumerate(zip(results, [*expected, expected[0]], strict=True)):
             rows = VISIBLE if number == len(expected) - 2 else None  # that with padding
             assert_equal(got, wanted, rows, tolerance=4e-6)
+
+
+def checkpointed(comm: Comm, family: str) -> list[tuple[int, dict[str, Tensor]]]:
+    """By way of checkpointing: attention calls of a step, its loss and its gradients."""
+    results = []
+    for reentrant in (None, False, True):
+        made = model(family)
+        sharding = longca.transformers.shard(made, strategy="ring_p2p")
+        if reentrant is not None:
+            made.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+            made.enable_input_require_grads()  # the reentrant kind needs it
+        with patch.object(
+            ContextParallel, "attention", autospec=True, side_effect=ContextParallel.attention
+        ) as calls:
+            got = step(made, **inputs(0))
+        results.append((calls.call_count, {name: x for name, x in got.items() if name != "logits"}))
+        sharding.close()
+    return results
+
+
+def test_gradient_checkpointing_repeats_calls_and_changes_nothing():
+    for (plain_calls, plain), *others in on_ranks(checkpointed, 2, "gemma3"):
+        for calls, results in others:
+            assert calls == 2 * plain_calls
+            assert_equal(results, plain, tolerance=1e-7)
 
 
 def test_one_process_without_a_group():

@@ -127,12 +127,17 @@ class MaskPlanner:
         Raises:
             UserError: on all ranks, where no strategy does the masks.
         """
+        import torch
+
         key = _key(masks)
         start_s = time.perf_counter()
         if key not in self._kept:
             self.start(masks)
             found = all_or_none(self._comm, self._started.pop(key).result)
-            plan = self._prepare(found, masks, self._comm, start_s) if isinstance(found, _Choice) else found
+            with torch.inference_mode(False):  # training may use the plan later
+                plan = (
+                    self._prepare(found, masks, self._comm, start_s) if isinstance(found, _Choice) else found
+                )
             for name in sorted(plan.streams):
                 plan.streams[name].open(self._comm.stream(name))
             self._kept[key] = plan

@@ -208,7 +208,8 @@ def checked_masks(masks: Any, arguments: Mapping[str, Any]) -> tuple[Mask, ...]:
             raise UserError(
                 f"Argument 'mask' has {mask.seqlen_q} queries and {mask.seqlen_k} keys",
                 why="tokens are divided among ranks, and each is a query and a key",
-                todo="Give a square mask",
+                todo="Give a square mask; for the last queries of a longer context, "
+                "mask.cut((first, last), (0, keys)) of the square mask of all keys",
             )
         if mask.seqlen_q != checked[0].seqlen_q:
             raise UserError(
