@@ -57,6 +57,12 @@ def command(
     gpu: Annotated[
         str, typer.Option(help="Only records of this GPU: h100  [default: all GPUs]", show_default=False)
     ] = "",
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic", help="Only methods whose gradients have the same bits in every run; backward"
+        ),
+    ] = False,
     results: Results = None,
     as_json: Json = False,
 ) -> None:
@@ -87,6 +93,7 @@ def command(
         dtype=dtype,
         gpus=world,
         corpus=corpus,
+        deterministic=deterministic,
         params=params,
     )
     table, problems = columns_of_runs(runs or [], results, COLUMNS)
@@ -100,7 +107,8 @@ def command(
         print_filled(f"No record has {text}.")
     for problem in problems:
         print(f"skipped {problem}")
-    print(f"By prediction: {found.see_also}")
+    if found.see_also:
+        print(f"By prediction: {found.see_also}")
 
 
 def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:

@@ -131,6 +131,17 @@ def is_ranked(table: pd.DataFrame) -> pd.Series:
     return usual & ~table.study.isin(aside if len(aside) < len(shares) else ())
 
 
+def is_deterministic(table: pd.DataFrame) -> pd.Series:
+    """True for rows that compete where gradients must have the same bits in every run: those whose bits were
+    compared and were the same, and those without a number of methods that promise it.
+
+    A number without that proof, as in older records, does not count.
+    """
+    proven = table.deterministic.eq(True).fillna(False).astype(bool)
+    promising = table.method.isin(set(table.method[table.deterministic.notna()]))
+    return (table.direction == "bwd") & (proven | (promising & (table.status != "ok")))
+
+
 def _order(record: Record) -> tuple[Any, ...]:
     cell = record.cell
     return (

@@ -95,9 +95,11 @@ class Court:
             self._judges[player] = judge = Judge(plan, self._reference(plan))
             tensors = [x.to(plan.problem.device) for x in tensors]
             return judge.check(unpacked(header["parts"], tensors), header["are_finite"], header["digests"])
-        if player not in self._judges or header["do"] != "check_timed":
-            raise ValueError("timed calls are judged after the checked one")
+        if player not in self._judges or header["do"] not in ("check_bits", "check_timed"):
+            raise ValueError("other calls are judged after the checked one")
         judge = self._judges[player]
+        if header["do"] == "check_bits":
+            return judge.check_bits(header["runs"])
         tensors = [x.to(judge.plan.problem.device) for x in tensors]
         timed = [
             TimedResult(int(call["call"]), unpacked(call["parts"], tensors), call["are_finite"])
