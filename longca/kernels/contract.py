@@ -209,9 +209,6 @@ class Kernel(Plugin):
     deterministic: ClassVar[bool] = False
     """True if equal inputs always give bit-identical gradients. The check proves it for each cell: several
     backward calls must have the same bits"""
-    fixed_order_of: ClassVar[str] = ""
-    """name of the kernel that this one equals but for a fixed order of the sums of its gradients; "" for
-    others"""
     keeps_bits_of_heads: ClassVar[bool] = False
     """True if the bits of a head's results do not depend on the other heads of its call, where
     `Problem.planned_kv_heads` is the same and all heads share one mask"""

@@ -19,7 +19,6 @@ class CudnnFlexDeterministic(CudnnFlex):
         "blocks of keys take turns"
     )
     deterministic = True
-    fixed_order_of = "cudnn_flex"
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if call.direction == "fwd":

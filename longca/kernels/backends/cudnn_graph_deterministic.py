@@ -19,7 +19,6 @@ class CudnnGraphDeterministic(CudnnGraph):
     label = "cuDNN graph, fixed order"
     summary = "cuDNN's fused attention with `use_deterministic_algorithm`: causal, windows, packed documents"
     deterministic = True
-    fixed_order_of = "cudnn_graph"
 
     def available(self, device_type: str) -> str | None:
         return unfit_device(device_type, *ARCHITECTURES) or missing_modules(self.needs)

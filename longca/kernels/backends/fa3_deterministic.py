@@ -16,7 +16,6 @@ class Fa3Deterministic(Fa3):
     label = "FA3, fixed order"
     summary = "FlashAttention-3 with `deterministic=True`: blocks of keys wait for their turn to add to dq"
     deterministic = True
-    fixed_order_of = "fa3"
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if call.direction == "fwd":

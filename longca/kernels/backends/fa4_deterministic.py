@@ -20,7 +20,6 @@ class Fa4Deterministic(Fa4):
     family = "dense"
     summary = "FlashAttention-4 with `deterministic=True`: windows and packed documents; no block lists"
     deterministic = True
-    fixed_order_of = "fa4"
 
     def available(self, device_type: str) -> str | None:
         return super().available(device_type) or unfit_device(device_type, *ARCHITECTURES)

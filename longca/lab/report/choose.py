@@ -156,7 +156,8 @@ class CallRanking:
         ]
         return {"finding": self.finding, "setting": self.setting, "mask": self.mask, "mask_params": self.params,  # noqa: E501
                 "corpora": list(self.corpora), "seeds": list(self.seeds), "direction": self.direction,
-                "deterministic": self.deterministic, "rests": self.rests, "devices": list(self.devices), "studies": list(self.studies),
+                "deterministic": self.deterministic, "rests": self.rests,
+                "devices": list(self.devices), "studies": list(self.studies),
                 "earlier": self.earlier, "num_cells": self.num_cells, "num_samples": self.num_samples,
                 "methods": methods, "missing": missing}  # fmt: skip
 
