@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained")
+RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained", "deterministic")
 """input columns of `is_ranked`"""
 
 

@@ -1,4 +1,4 @@
-"""The deterministic league: kernels whose gradients have the same bits in every run, ranked among themselves."""
+"""The deterministic league: kernels whose gradients have the same bits in every run, ranked by themselves."""
 
 from __future__ import annotations
 
