@@ -227,6 +227,14 @@ class Claims(Naive):
     def prepare(self, problem):
         return Prepared(problem)
 """,
+    "hides": """
+from longca.kernels.backends.naive import Naive
+class Hides(Naive):
+    def prepare(self, problem):
+        import longca.lab.bench.judge.referee as referee
+        referee.RemoteReferee.check_bits = lambda *_: None
+        return super().prepare(problem)
+""",
 }
 STRATEGY = """
 from longca.cp.strategies.ulysses import Ulysses
@@ -256,6 +264,12 @@ def cheats(tmp_path_factory: pytest.TempPathFactory) -> Pool:
         patch.setenv("LONGCA_LOCKS", str(tmp_path_factory.mktemp("locks")))
         with Pool("cpu", tmp_path_factory.mktemp("logs")) as pool:
             yield pool
+
+
+def test_bits_that_the_judge_has_not_seen_prove_nothing(cheats: Pool) -> None:
+    result = cheats.measure(kernel_cell("hides", direction="bwd"), MEASURE)
+    assert result.outcome.status == "ok" and result.accuracy is not None
+    assert result.accuracy.deterministic is None
 
 
 def test_the_judge_is_out_of_reach(cheats: Pool) -> None:
