@@ -90,9 +90,9 @@ class StandIn:
 
     def _flash_attn_backward(
         self, dout: Any, q: Any, k: Any, v: Any, out: Any, softmax_lse: Any, cu_seqlens_q: Any,
-        cu_seqlens_k: Any, sequed_q: Any, sequed_k: Any, max_seqlen_q: Any, max_seqlen_k: Any, dq: Any, dk: Any, dv: Any,
-        softmax_scale: Any, causal: Any, window_size: Any = (-1, -1), softcap: float = 0.0,
-        deterministic: bool = False, sm_margin: int = 0,
+        cu_seqlens_k: Any, sequed_q: Any, sequed_k: Any, max_seqlen_q: Any, max_seqlen_k: Any,
+        dq: Any, dk: Any, dv: Any, softmax_scale: Any, causal: Any, window_size: Any = (-1, -1),
+        softcap: float = 0.0, deterministic: bool = False, sm_margin: int = 0,
     ) -> Any:  # fmt: skip
         for own, right in zip((dq, dk, dv), self.backward(deterministic, q, k, v, dout), strict=True):
             own.copy_(right)
