@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame:
     """These columns of the rows of some files, and of the play-offs of their cells in other tables of the
-    same folders. Kernels in a fixed order have play-offs of their own: those come to tables with such kernels,
-    and to no others.
+    same folders. Kernels in a fixed order have play-offs of their own: those come to tables with such
+    kernels, and to no others.
 
     Args:
         columns: with `longca.lab.ranking.table.COLUMNS` among them.

@@ -207,8 +207,8 @@ class Kernel(Plugin):
     returns_lse: ClassVar[bool] = False
     transposes: ClassVar[bool] = False  # its layout is not tokens × heads × D, so every tensor is copied
     deterministic: ClassVar[bool] = False
-    """True if equal inputs always give bit-identical gradients. Each backward cell is held to it: several calls
-    must have the same bits"""
+    """True if equal inputs always give bit-identical gradients. Each backward cell is held to it: several
+    calls must have the same bits"""
     keeps_bits_of_heads: ClassVar[bool] = False
     """True if the bits of a head's results do not depend on the other heads of its call, where
     `Problem.planned_kv_heads` is the same and all heads share one mask"""
