@@ -71,7 +71,7 @@ class Judge:
         self.accuracy = self.accuracy.model_copy(
             update={"deterministic": not differing, "bit_runs": len(runs)}
         )
-        self.reason = (
+        self.reason = self.reason or (
             f"not deterministic: {len(runs)} backward calls on the same inputs gave {' and '.join(differing)}"
             if differing
             else None

@@ -74,12 +74,16 @@ class Court:
         player = header.get("player")
         if not isinstance(player, int):
             return False
+        outcome: Outcome
         try:
             reason = self._judged(player, header, tensors)
-            self._outcomes[player] = Ok() if reason is None else Incorrect(reason=reason)
+            outcome = Ok() if reason is None else Incorrect(reason=reason)
         except Exception as error:  # out of memory; or what a kernel has sent in the place of a result
-            self._outcomes[player] = failure(error, "oracle")
+            outcome = failure(error, "oracle")
             reason = "it could not be judged"
+        earlier = self._outcomes.get(player)
+        if header.get("do") == "check" or earlier is None or earlier.status == "ok":
+            self._outcomes[player] = outcome  # what comes after a wrong result mends nothing
         self._free()
         try:
             send_frame(worker, {"reason": reason})
