@@ -127,6 +127,7 @@ PARTS: Mapping[str, Part] = {
     "dense-rest": Part("what reports/h200/h200-dense.parquet lacks", rest("h200-dense")),
     "sparse-rest": Part("what reports/h200/h200-sparse.parquet lacks", rest("h200-sparse")),
     "power-rest": Part("what reports/h200/power.parquet lacks", rest("power")),
+    "deterministic": Part("backward in a fixed order: band and its rivals", run("deterministic")),
     "single": Part("band in h200-cp on one GPU", run("h200-cp", "-w 1 -k band")),
     "cp": Part("band in h200-cp on two GPUs", run("h200-cp", "-w 2 -k band --seed 0"), all_gpus=True),
     "draws": Part(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.core.call import AS_RELEASED
+from longca.core.call import AS_RELEASED, FIXED_ORDER
 from longca.core.plugin import PACKAGE_ROOT, Registry
 from longca.lab.studies.study import load_study
 
@@ -122,3 +122,22 @@ def test_products_last_from_a_millisecond_to_a_tenth_of_a_second() -> None:
     for path in (path for path in STUDIES if path.stem.startswith(("h100-", "h200-"))):
         products = [cell for cell in load_study(path.stem).cells() if cell.kernel == "matmul"]
         assert {cell.seqlen for cell in products} == {8192, 16384, 32768}
+
+
+def test_the_deterministic_study_has_the_masks_of_dense_ones_and_kernels_that_promise_the_same_bits() -> None:
+    cells = [cell for cell in load_study("deterministic").cells() if cell.direction == "bwd"]
+    kernels = {cell.kernel for cell in cells}
+    shipped = {name for name in Registry("kernel", []).names() if name.endswith(FIXED_ORDER)}
+    assert kernels == {"band", *shipped}
+    assert all(Registry("kernel").load(kernel).deterministic for kernel in kernels)
+    band = {cell.cell_id for cell in cells if cell.kernel == "band"}
+    for name in ("h100-dense", "h200-dense"):
+        dense = [
+            cell
+            for cell in load_study(name).cells()
+            if (cell.kernel, cell.direction, cell.num_kv_heads, cell.seed) == ("band", "bwd", 8, 0)
+            and cell.seqlen in (8192, 32768)
+            and not cell.mask_params.get("paper_compat")
+        ]
+        assert {cell.cell_id for cell in dense} == band and len(band) == 24, name
+    assert all(cell.call_spec == cells[0].call_spec for cell in cells)

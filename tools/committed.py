@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longca.core import FIXED_ORDER
 from longca.lab.ranking.table import is_played
 from longca.lab.store.load import load_columns
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame:
     """These columns of the rows of some files, and of the play-offs of their cells in other tables of the
-    same folders.
+    same folders. Kernels in a fixed order have play-offs of their own: those come to tables with such
+    kernels, and to no others.
 
     Args:
         columns: with `longca.lab.ranking.table.COLUMNS` among them.
@@ -29,5 +31,8 @@ def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame
     import pandas as pd
 
     beside, _ = load_columns(others, columns)
+    ordered = beside.method.str.endswith(FIXED_ORDER)
+    is_ordered = beside.playoff.isin(set(beside.playoff[ordered]))
+    beside = beside[is_ordered == own.method.str.endswith(FIXED_ORDER).any()]
     beside = beside[is_played(beside) & beside.cell_id.isin(own.cell_id) & beside.device.isin(own.device)]
     return pd.concat([own, beside], ignore_index=True) if len(beside) else own

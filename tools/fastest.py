@@ -7,6 +7,10 @@ first, with how many times as quick they were: the geometric mean over all masks
 must have run each. A kernel that `longca.lab.ranking` does not tell apart from `band` is not in it. Forward
 and backward together are one call each, as in training. Kernels are left out that would copy all tensors into
 a layout of their own, which records do not time, or that compile for each new mask.
+
+Where there are records of the study `deterministic`, a further table has forward and backward among kernels
+whose gradients were found to have the same bits in every run. A kernel in a fixed order has the forward of
+the same kernel in any order.
 """
 
 from __future__ import annotations
@@ -22,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from longca.core import Registry
-from longca.dispatch.choice import FILE, OWN, TRAINING, head_kind, mask_kind
+from longca.core import FIXED_ORDER, Registry
+from longca.dispatch.choice import FILE, OWN, TRAINING, TRAINING_SAME_BITS, head_kind, mask_kind
 from longca.lab.ranking import MeasuredPoint, Measurement, compare, competing, mean_lead
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.ranking.table import points
 from longca.lab.ranking.tally import reason_to_leave_out
-from longca.lab.store.table import RANKED_BY, is_ranked
+from longca.lab.store.table import RANKED_BY, is_deterministic, is_ranked
 from longca.masks import Traits, build_mask
 from tools.committed import with_playoffs
 from tools.pages import ROOT
@@ -38,14 +42,19 @@ if TYPE_CHECKING:
 
 Key = tuple[Any, ...]
 RECORDS = (ROOT / "reports/h100/h100-dense.parquet", ROOT / "reports/h100/h100-sparse.parquet")
-COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "compile_ms")))
+SAME_BITS = ROOT / "reports/h100/deterministic.parquet"  # of the same device; perhaps not there
+COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "compile_ms", "deterministic")))
 CASE = ("mask", "mask_params", "corpus", "seqlen", "num_q_heads", "num_kv_heads")
 MOST_COMPILE_MS = 100  # for each new mask, the median: loops with a mask each step must not wait
 MOST_TOKENS = 4096  # of the masks that are built for their traits
 
 
-def content(records: Sequence[Path] = RECORDS) -> dict[str, Any]:
-    """The whole table, of these files of records and the play-offs of their cells that lie beside them."""
+def content(records: Sequence[Path] = RECORDS, same_bits: Path = SAME_BITS) -> dict[str, Any]:
+    """The whole table, of these files of records and the play-offs of their cells that lie beside them.
+
+    Args:
+        same_bits: file of records whose gradients had the same bits in every run; left out if there is none.
+    """
     rows = _rows(records)
     capability, device = _device(records)
     assert rows.device.unique().tolist() == [device]
@@ -60,13 +69,20 @@ def content(records: Sequence[Path] = RECORDS) -> dict[str, Any]:
         for key, forward in of_direction["fwd"].items()
         if (point := together(forward, of_direction["bwd"].get(key)))
     }
+    names = ["fwd", TRAINING]
+    if same_bits.is_file():
+        names.append(TRAINING_SAME_BITS)
+        of_direction[TRAINING_SAME_BITS] = in_fixed_order(
+            of_direction["fwd"],
+            _undelayed(competing_points(points(_rows([same_bits], deterministic=True), CASE))),
+        )
     return {
         "device": device,
         "compute_capability": capability,
         "head_dim": head_dim[0],
         "dtype": dtype[0],
         "records": [path.stem for path in records],
-        **{way: of_points(of_direction[way]) for way in ("fwd", TRAINING)},
+        **{way: of_points(of_direction[way]) for way in names},
     }
 
 
@@ -84,9 +100,26 @@ def text() -> str:
     return lines(content(), 1) + "\n"
 
 
-def _rows(records: Sequence[Path]) -> pd.DataFrame:
-    """The cells that may be ranked and their play-offs, of kernels that may be chosen."""
+def in_fixed_order(
+    forward: Mapping[Key, MeasuredPoint], backward: Mapping[Key, MeasuredPoint]
+) -> dict[Key, MeasuredPoint]:
+    """Forward and backward as one call, of kernels whose backward is in a fixed order."""
+    both = {
+        (*case, kernel): together(forward[usual], point)
+        for (*case, kernel), point in backward.items()
+        if (usual := (*case, kernel.removesuffix(FIXED_ORDER))) in forward
+    }
+    return {key: replace(point, method=key[-1]) for key, point in both.items() if point}
+
+
+def _rows(records: Sequence[Path], deterministic: bool = False) -> pd.DataFrame:
+    """The cells that may be ranked and their play-offs, of kernels that may be chosen.
+
+    Args:
+        deterministic: those whose gradients were found to have the same bits in every run.
+    """
     table = with_playoffs(records, COLUMNS)
+    table = table.loc[is_deterministic(table)] if deterministic else table
     table = table.loc[is_ranked(table) & (table.status == "ok")]
     table = table.loc[~table.mask_params.str.contains("paper_compat=True")]
     compiling = table.groupby("method").compile_ms.median()

@@ -34,6 +34,9 @@ MOST_HEADS = 1 << 16  # and the largest size of one head
 MOST_FLOPS = 10**30  # a product of matrices of 2³¹ rows has 2·10²⁸
 # prefix of kernels that reproduce a defect of the study's code; they are never ranked
 AS_RELEASED = "as_released_"
+# suffix of kernels that differ from the one without it in the order of sums, which is fixed: their gradients
+# have the same bits in every run
+FIXED_ORDER = "_deterministic"
 BACKWARD_FLOPS_RATIO = 2.5  # five matmuls against two; the convention of FlashAttention's benchmarks
 
 

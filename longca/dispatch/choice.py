@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core import AS_RELEASED, Registry
+from longca.core import AS_RELEASED, FIXED_ORDER, Registry
 
 if TYPE_CHECKING:
     from longca.kernels import Kernel, Problem
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parent / "fastest.json"
 OWN = "band"  # runs every mask; other kernels are compared with it
 REFERENCE = "reference"  # `blockwise_attention`; no plug-in
-TRAINING = "both"  # direction of the table for forward and backward together; the other one is fwd
+TRAINING = "both"  # direction of the table for forward and backward together; another one is fwd
+# the same among kernels whose gradients were found to have the same bits in every run; perhaps not there
+TRAINING_SAME_BITS = "both_deterministic"
 
 
 def mask_kind(traits: Traits) -> str:
@@ -45,17 +47,19 @@ def head_kind(num_q_heads: int, num_kv_heads: int) -> str:
 def fastest() -> dict[str, Any]:
     """The table: its device and inputs, and direction → mask → heads → length → kernels.
 
-    The kernels are those that were faster than `band`, fastest first, with their speed ratios.
+    The kernels are those that were faster than `band`, fastest first, with their speed ratios. A direction
+    without records is not there.
     """
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def candidates(problem: Problem, capability: str) -> list[str]:
+def candidates(problem: Problem, capability: str, deterministic: bool = False) -> list[str]:
     """Kernels that were faster than `band` for such a call, fastest first; none for devices and inputs
     without measurements.
 
     Args:
         capability: compute capability of the device, such as "9.0".
+        deterministic: gradients must be bit-identical between calls.
     """
     table = fastest()
     traits = problem.mask.traits
@@ -64,7 +68,8 @@ def candidates(problem: Problem, capability: str) -> list[str]:
         table["head_dim"],
     ) or problem.dtype.itemsize != 2:
         return []
-    lengths = table[TRAINING if problem.needs_backward else "fwd"].get(mask_kind(traits), {})
+    direction = (TRAINING_SAME_BITS if deterministic else TRAINING) if problem.needs_backward else "fwd"
+    lengths = table.get(direction, {}).get(mask_kind(traits), {})
     lengths = lengths.get(head_kind(problem.num_q_heads, problem.num_kv_heads), {})
     if not lengths:
         return []
@@ -89,7 +94,9 @@ def choose(
     names = (
         []
         if only_own
-        else candidates(problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))))
+        else candidates(
+            problem, ".".join(map(str, torch.cuda.get_device_capability(problem.device))), deterministic
+        )
     )
     kernels = [Registry("kernel").load(name) for name in (*names, OWN)]
     name = next(
@@ -133,8 +140,10 @@ def cannot(
         reason = kernel.in_parts(problem.call_spec, problem.device.type)
         reason = None if reason is None else f"sinks cannot join its result: {reason}"
     if reason is None and problem.needs_backward and deterministic and not kernel.deterministic:
+        ordered = f"{kernel.name}{FIXED_ORDER}"
+        other = f", or kernel='{ordered}'" if ordered in Registry("kernel").names() else ""
         return (
             "the order in which it sums gradients may change from call to call: give deterministic=False "
-            "to allow that"
+            f"to allow that{other}"
         )
     return reason

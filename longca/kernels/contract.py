@@ -206,7 +206,9 @@ class Kernel(Plugin):
     summary: ClassVar[str] = ""  # one line for lists, of 120 characters at most
     returns_lse: ClassVar[bool] = False
     transposes: ClassVar[bool] = False  # its layout is not tokens × heads × D, so every tensor is copied
-    deterministic: ClassVar[bool] = False  # equal inputs always give bit-identical gradients
+    deterministic: ClassVar[bool] = False
+    """True if equal inputs always give bit-identical gradients. Each backward cell is held to it: several
+    calls must have the same bits"""
     keeps_bits_of_heads: ClassVar[bool] = False
     """True if the bits of a head's results do not depend on the other heads of its call, where
     `Problem.planned_kv_heads` is the same and all heads share one mask"""

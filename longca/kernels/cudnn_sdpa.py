@@ -6,10 +6,14 @@ tensors of its shapes."""
 
 from __future__ import annotations
 
+import os
 import weakref
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
     from longca.kernels.contract import Problem
@@ -38,6 +42,10 @@ UIDS = {
 OF_KEYS = ("k", "v", "dk", "dv")
 # prefixes of the frontend's own CuTe kernels, which are not cuDNN's
 FRONTEND_ENGINES = ["sdpa_fwd", "sdpa_bwd"]
+# bytes of the scores' gradients up to which a deterministic backward on Hopper stores them; it needs less
+# memory beyond, from cuDNN 9.25 on, and is slower
+WORKSPACE_LIMIT = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT"
+SHARE_OF_MEMORY = 4  # one in so many bytes of the device
 
 
 class CudnnHandle:
@@ -82,6 +90,32 @@ def ragged_tables(problem: Problem, cu_seqlens: torch.Tensor) -> dict[str, torch
     }
 
 
+def most_workspace_bytes(problem: Problem, is_packed: bool) -> int:
+    """Bytes that a deterministic backward may use for the gradients of all scores.
+
+    0 for packed segments: cuDNN would size that workspace for as many segments of the longest length.
+    """
+    import torch
+
+    if is_packed:
+        return 0
+    return torch.cuda.get_device_properties(problem.device).total_memory // SHARE_OF_MEMORY
+
+
+@contextmanager
+def limited_workspace(num_bytes: int) -> Iterator[None]:
+    """Graphs that are planned here use the deterministic backward of little memory where the other one needs
+    a larger workspace than this. A limit that the user has set stays."""
+    is_ours = WORKSPACE_LIMIT not in os.environ
+    if is_ours:
+        os.environ[WORKSPACE_LIMIT] = str(num_bytes)
+    try:
+        yield
+    finally:
+        if is_ours:
+            del os.environ[WORKSPACE_LIMIT]
+
+
 class SdpaGraph:
     """A planned graph. In memory all tensors are T × heads × D; for cuDNN they are B segments × heads × S
     tokens × D, ragged if B > 1.
@@ -90,6 +124,7 @@ class SdpaGraph:
         direction: "fwd" reads q, k, v and writes out, lse. "bwd" reads those and dout, and writes dq, dk, dv.
         max_seqlen: S, the length of the longest segment.
         tables: the result of `ragged_tables`; empty for one segment.
+        deterministic: a backward graph sums gradients in a fixed order.
 
     Raises `cudnn.cudnnGraphNotSupportedError` if cuDNN has no kernel for the problem.
     """
@@ -102,6 +137,8 @@ class SdpaGraph:
         max_seqlen: int,
         tables: dict[str, torch.Tensor],
         handle: CudnnHandle,
+        *,
+        deterministic: bool = False,
     ) -> None:
         import cudnn
         import torch
@@ -123,8 +160,15 @@ class SdpaGraph:
         if tables:
             lengths = self._tables["lengths"]
             rules |= {"use_padding_mask": True, "seq_len_q": lengths, "seq_len_kv": lengths}
-        (self._forward if direction == "fwd" else self._backward)(rules)
-        self._plan()
+        is_ordered = deterministic and direction == "bwd"
+        if is_ordered:
+            rules["use_deterministic_algorithm"] = True
+        limit = (
+            limited_workspace(most_workspace_bytes(problem, bool(tables))) if is_ordered else nullcontext()
+        )
+        with limit:
+            (self._forward if direction == "fwd" else self._backward)(rules)
+            self._plan()
         self.workspace_bytes: int = self._graph.get_workspace_size()
 
     def run(self, **tensors: torch.Tensor) -> None:

@@ -139,6 +139,39 @@ def test_gradients_are_deterministic_unless_others_are_allowed():
 
 
 @pytest.mark.usefixtures("everything_runs")
+def test_deterministic_gradients_are_chosen_by_records_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    leads = {"causal": {"grouped": {"32768": {"fa4": 1.3, "fa4_deterministic": 1.1}}}}
+    table = {**choice.fastest(), choice.TRAINING_SAME_BITS: leads}
+    monkeypatch.setattr(choice, "fastest", lambda: table)
+    training = problem(build_mask("causal", seqlen="32K"), needs_backward=True)
+    assert choice.choose(training, False, True, True) == "fa4_deterministic", (
+        "never one that promises nothing"
+    )
+    assert choice.choose(training, False, False, True) == "fa3"
+    assert choice.choose(training, True, True, True) == choice.OWN, "it differentiates the LSE"
+    reason = choice.cannot(Registry("kernel").load("fa3"), training, False, True)
+    assert reason is not None and reason.endswith("to allow that, or kernel='fa3_deterministic'")
+
+
+def test_a_kernel_in_a_fixed_order_has_the_forward_of_the_other():
+    case = ("causal", "", "", 8192, 64, 8)
+    forward = {(*case, "fa3"): point("fa3", 1, 1, 1), (*case, "band"): point("band", 1.5, 1.5, 1.5)}
+    backward = {
+        (*case, name): point(name, *times)
+        for name, times in {
+            "fa3_deterministic": (3, 3, 3),
+            "band": (2, 2, 2),
+            "fa4_deterministic": (1, 1, 1),
+        }.items()
+    }
+    both = fastest.in_fixed_order(forward, backward)
+    assert {key[-1]: (value.method, value.rate) for key, value in both.items()} == {
+        "fa3_deterministic": ("fa3_deterministic", pytest.approx(1e3 / 4)),
+        "band": ("band", pytest.approx(1e3 / 3.5)),
+    }
+
+
+@pytest.mark.usefixtures("everything_runs")
 def test_what_was_not_measured_is_given_to_band(monkeypatch: pytest.MonkeyPatch):
     mask = build_mask("causal", seqlen="32K")
     assert choice.choose(problem(mask, head_dim=64), False, True, True) == choice.OWN

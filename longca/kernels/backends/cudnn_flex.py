@@ -53,10 +53,15 @@ class CudnnFlex(Kernel):
 
 
 class CudnnFlexPrepared(Prepared):
-    """Layout (1, T, heads, D); LSE (1, H, T)."""
+    """Layout (1, T, heads, D); LSE (1, H, T).
 
-    def __init__(self, problem: Problem) -> None:
+    Args:
+        deterministic: gradients are summed in a fixed order.
+    """
+
+    def __init__(self, problem: Problem, *, deterministic: bool = False) -> None:
         super().__init__(problem)
+        self._order: dict[str, bool] = {"deterministic": True} if deterministic else {}
         import torch
 
         from longca.lowering import cudnn_row_intervals
@@ -102,7 +107,7 @@ class CudnnFlexPrepared(Prepared):
 
         storages = {
             x.untyped_storage().data_ptr(): x.untyped_storage().nbytes()
-            for x in _plan_tensors(self._mask_plan)
+            for x in _plan_tensors(self._mask_plan, **self._order)
         }
         return sum(storages.values())
 
@@ -144,6 +149,14 @@ class CudnnFlexPrepared(Prepared):
         from cudnn.flex_attention.execution import _flex_attention_backward
 
         dq, dk, dv = _flex_attention_backward(
-            q, k, v, out, dout, lse, mask_plan=self._mask_plan, softmax_scale=self.problem.scale
+            q,
+            k,
+            v,
+            out,
+            dout,
+            lse,
+            mask_plan=self._mask_plan,
+            softmax_scale=self.problem.scale,
+            **self._order,
         )
         return dq, dk, dv

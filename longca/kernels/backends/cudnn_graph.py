@@ -49,9 +49,13 @@ class CudnnGraph(Kernel):
 
 
 class CudnnGraphPrepared(PackedPrepared):
-    """Layout of `PackedPrepared`; LSE (1, H, T) for one segment, T × H for several."""
+    """Layout of `PackedPrepared`; LSE (1, H, T) for one segment, T × H for several.
 
-    def __init__(self, problem: Problem) -> None:
+    Args:
+        deterministic: gradients are summed in a fixed order.
+    """
+
+    def __init__(self, problem: Problem, *, deterministic: bool = False) -> None:
         super().__init__(problem)
         import torch
 
@@ -63,7 +67,15 @@ class CudnnGraphPrepared(PackedPrepared):
             tables = {} if self.cu_seqlens is None else ragged_tables(problem, self.cu_seqlens)
             directions = ("fwd", "bwd") if problem.needs_backward else ("fwd",)
             self._graphs = {
-                direction: SdpaGraph(direction, problem, self.window, self.max_seqlen, tables, handle)
+                direction: SdpaGraph(
+                    direction,
+                    problem,
+                    self.window,
+                    self.max_seqlen,
+                    tables,
+                    handle,
+                    deterministic=deterministic,
+                )
                 for direction in directions
             }
             self.costs["plan_ms"] += (time.perf_counter() - start) * 1e3

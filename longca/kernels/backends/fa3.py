@@ -32,12 +32,19 @@ class Fa3(Kernel):
 
 
 class Fa3Prepared(PackedPrepared):
-    def __init__(self, problem: Problem) -> None:
+    """FlashAttention-3 for one segment, or several packed ones, under one window.
+
+    Args:
+        deterministic: blocks of keys add to a row of dq, and heads of a group to dk and dv, in a fixed order.
+    """
+
+    def __init__(self, problem: Problem, *, deterministic: bool = False) -> None:
         super().__init__(problem)
         import importlib
 
         self._interface: Any = importlib.import_module("flash_attn_interface")
         self._max_seqlen = None if self.cu_seqlens is None else self.max_seqlen
+        self._order: dict[str, bool] = {"deterministic": True} if deterministic else {}
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         cu_seqlens = self.cu_seqlens
@@ -98,5 +105,6 @@ class Fa3Prepared(PackedPrepared):
             self.problem.scale,
             self.causal,
             self.window,
+            **self._order,
         )
         return dq, dk, dv

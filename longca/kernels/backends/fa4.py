@@ -79,10 +79,15 @@ def _missing_cute() -> str | None:
 
 
 class Fa4PackedPrepared(PackedPrepared):
-    """FlashAttention-4 for one segment, or several packed ones, under one window."""
+    """FlashAttention-4 for one segment, or several packed ones, under one window.
 
-    def __init__(self, problem: Problem) -> None:
+    Args:
+        deterministic: blocks of keys add to a row of dq, and heads of a group to dk and dv, in a fixed order.
+    """
+
+    def __init__(self, problem: Problem, *, deterministic: bool = False) -> None:
         super().__init__(problem)
+        self._order: dict[str, bool] = {"deterministic": True} if deterministic else {}
         self._interface: Any = importlib.import_module("flash_attn.cute.interface")
         left, right = (None if bound < 0 else bound for bound in self.window)
         self._options: dict[str, Any] = {"softmax_scale": problem.scale, "causal": self.causal}
@@ -111,7 +116,9 @@ class Fa4PackedPrepared(PackedPrepared):
         lse: torch.Tensor,
         dout: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        dq, dk, dv, *_ = self._interface._flash_attn_bwd(q, k, v, out, dout, lse, **self._options)
+        dq, dk, dv, *_ = self._interface._flash_attn_bwd(
+            q, k, v, out, dout, lse, **self._options, **self._order
+        )
         return dq, dk, dv
 
 

@@ -294,7 +294,8 @@ def _checked(accuracy: Accuracy) -> str:
     from longca.lab.store.text import plural
 
     timed = f", and {plural(accuracy.timed_calls, 'timed call')} in part" if accuracy.timed_calls else ""
-    return f"checked: {accuracy.scope}{timed}" + (
+    bits = f"; the same bits in {accuracy.bit_runs} backward calls" if accuracy.deterministic else ""
+    return f"checked: {accuracy.scope}{timed}{bits}" + (
         f" (--check-seed {accuracy.seed})" if accuracy.seed is not None else ""
     )
 

@@ -60,6 +60,12 @@ def command(
     gpu: Annotated[
         str, typer.Option(help="Only records of this GPU: h100  [default: all GPUs]", show_default=False)
     ] = "",
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic", help="Only methods whose gradients have the same bits in every run; backward"
+        ),
+    ] = False,
     results: Results = None,
     as_json: Json = False,
 ) -> None:
@@ -95,6 +101,7 @@ def command(
         dtype=given("dtype", dtype),
         gpus=given("world", world),
         corpus=corpus,
+        deterministic=deterministic,
         params=params,
     )
     table, problems = columns_of_runs(runs or [], results, COLUMNS)
@@ -112,7 +119,8 @@ def command(
         print(f"skipped {problem}")
     if found.defaults:
         print_filled(f"Not given: {found.not_given}.")
-    print_command("By prediction:", found.see_also)
+    if found.see_also:
+        print_command("By prediction:", found.see_also)
 
 
 def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:

@@ -111,13 +111,15 @@ def _print(
             f"({setting}): {', '.join(everywhere) or 'none'}."
         )
     )
-    width = max(map(len, kernels), default=0) + 2
+    left = line_width() - 3 * len(masks) + 1  # beside the signs; a longer name has a line of its own
+    width = min(max(map(len, kernels), default=0) + 2, max(left, 2))
     print("\n" + " " * width + " ".join(f"{number:>2}" for number in range(1, len(masks) + 1)))
     for name in kernels:
         signs = " ".join(
             SIGNS[refusals[name, mask, "fwd"] is None, refusals[name, mask, "bwd"] is None] for mask in masks
         )
-        print(f"{name:<{width}}{signs}".rstrip())
+        beside = f"{name:<{width}}" if len(name) < width else f"{name}\n{' ' * width}"
+        print(f"{beside}{signs}".rstrip())
     print("\n" + _filled(", ".join(f"{number} {mask}" for number, mask in enumerate(masks, 1))))
 
 

@@ -21,6 +21,7 @@ from longca.lab.report.content.record_layout import PICK, layout
 from longca.lab.report.content.record_texts import table_texts
 from longca.lab.report.decide import views
 from longca.lab.report.decide.cases import cases
+from longca.lab.report.decide.league import league
 from longca.lab.report.decide.predicted import with_predictions
 from longca.lab.report.decide.repeats import repeat_rows
 from longca.lab.report.index import overviews
@@ -139,6 +140,7 @@ def build_page(
     unit = rate_unit(attention.tflops_per_device.max())
     decision = views.decision(table)
     fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
+    same_bits = league(table, unit)
     reasons = matrix.reasons(table)
     worst_errors = tables.worst_errors(ordered, table.cell_id.tolist())
     steady = tables.steadiness(table)
@@ -149,6 +151,7 @@ def build_page(
             *(worst.cell_id for worst in worst_errors),
             *(cell.cell_id for cell in steady.drifting),
             *winners.cells(fastest),
+            *(same_bits.cell_ids if same_bits else ()),
             *(views.cells(decision) if decision else ()),
             *table.cell_id[table.is_control.astype(bool)],
         },
@@ -198,6 +201,7 @@ def build_page(
         statuses=answers.statuses(table),
         tiles=answers.tiles(table, [kind for kind, _ in fastest]),
         fastest=fastest,
+        league=same_bits,
         repeats=first_picture.repeats if first_picture else "",
         repeat_rows=repeat_rows(
             table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]

@@ -52,9 +52,11 @@ _OWN = (
     "tflops_per_device_high",
     "device",
     "git_sha",
+    "deterministic",
 )
 COLUMNS = tuple(dict.fromkeys((*_OWN, *RANKING)))
 """required columns of the derived table"""
+SAME_BITS = "same bits in every run"
 AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
 WEIGHTS = {
     "direction": 16.0,
@@ -89,6 +91,8 @@ class CallQuestion:
     """of document lengths; None for the usual one if it was measured, else any"""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """by the name of the command's option or of the mask's parameter, the value of what was left out"""
+    deterministic: bool = False
+    """only methods whose gradients were found to have the same bits in every run"""
 
     @property
     def kind(self) -> str:
@@ -102,7 +106,12 @@ class CallQuestion:
 
     def __str__(self) -> str:
         documents = f"documents of {self.corpus}" if self.corpus else ""
-        return join(self.mask_text, documents, _setting({axis: getattr(self, axis) for axis in AXES}))
+        return join(
+            self.mask_text,
+            documents,
+            _setting({axis: getattr(self, axis) for axis in AXES}),
+            SAME_BITS if self.deterministic else "",
+        )
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,8 @@ class CallRanking:
     """of document lengths; () for masks without documents"""
     seeds: tuple[int, ...] = ()
     """of the masks that were measured"""
+    deterministic: bool = False
+    """the gradients of its methods were found to have the same bits in every run"""
 
     @property
     def place(self) -> str:
@@ -148,7 +159,8 @@ class CallRanking:
         ]
         return {"finding": self.finding, "setting": self.setting, "mask": self.mask, "mask_params": self.params,  # noqa: E501
                 "corpora": list(self.corpora), "seeds": list(self.seeds), "direction": self.direction,
-                "rests": self.rests, "devices": list(self.devices), "studies": list(self.studies),
+                "deterministic": self.deterministic, "rests": self.rests,
+                "devices": list(self.devices), "studies": list(self.studies),
                 "earlier": self.earlier, "num_cells": self.num_cells, "num_samples": self.num_samples,
                 "methods": methods, "missing": missing}  # fmt: skip
 
@@ -224,8 +236,9 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
         if case.could_not or case.not_asked or case.other_protocol
         else ""
     )
+    among = f"Of those with the {SAME_BITS}: " if question.deterministic else ""
     return CallRanking(
-        f"{view.verdicts[mask]}{others}",
+        f"{among}{view.verdicts[mask]}{others}",
         setting,
         methods,
         missing,
@@ -238,6 +251,7 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
         ", ".join(params),
         tuple(sorted(set(ran.corpus) - {""})),
         tuple(sorted(set(map(int, ran.seed)))),
+        question.deterministic,
     )
 
 

@@ -271,6 +271,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("empty_rows_ok", "bool", "", "True if rows without keys gave 0; empty if the mask has "
                                         "none", "accuracy.empty_rows_ok",
            lambda v: v.accuracy.empty_rows_ok if v.accuracy else None),
+    Column("deterministic", "bool", "", "True if the bits of all gradients were the same in several runs, of "
+           "kernels that promise this; false if they were not; empty for others, and in older records",
+           "accuracy.deterministic", lambda v: v.accuracy.deterministic if v.accuracy else None),
     # memory and costs outside the timed call
     Column("peak_bytes", "int", "bytes", "Peak memory of one call above the memory resident before it, "
                                          "largest rank",

@@ -49,7 +49,9 @@ LATER_COLUMNS = {
 COMMITTED = (origin() or ROOT) / "reports"  # this project's own records, wherever the working folder is
 FIRST = ("h100", "h200")  # of its folders, each of one model of GPU; the study's GPU first
 MOST_NAMED = 100  # invalid rows of one file in a report
-DISTURBED = "disturbed"  # a later column: unknown for older records
+# later columns: unknown for older records
+DISTURBED = "disturbed"
+DETERMINISTIC = "deterministic"
 # a later column, and the key of a GPU's UUID in the text of a record
 GPUS = "gpus"
 _UUID = re.compile(r'"uuid": ?"([^"]*)"')
@@ -228,7 +230,7 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
 
     try:
         types = {column.name: column.type for column in COLUMNS}
-        optional = {*LATER_COLUMNS, GPUS, DISTURBED}
+        optional = {*LATER_COLUMNS, GPUS, DISTURBED, DETERMINISTIC}
         frame = read_columns(path, {name: types[name] for name in columns}, optional=optional).to_pandas()
         lacking = [name for name in columns if name not in frame]
         values = {
@@ -236,8 +238,8 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
             for name in lacking
             if name in LATER_COLUMNS
         }
-        if DISTURBED in lacking:
-            values[DISTURBED] = pd.Series(pd.NA, index=frame.index, dtype="boolean")
+        for name in {DISTURBED, DETERMINISTIC}.intersection(lacking):
+            values[name] = pd.Series(pd.NA, index=frame.index, dtype="boolean")
         if GPUS in lacking:  # for older records, without decoding them, which takes seconds
             values[GPUS] = [
                 " ".join(dict.fromkeys(_UUID.findall(text or ""))) for text in read_texts(path, RECORD_COLUMN)

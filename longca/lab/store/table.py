@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.core import AS_RELEASED, Hardware, UserError, load_hardware
+from longca.core import AS_RELEASED, FIXED_ORDER, Hardware, UserError, load_hardware
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.rows.record_table import RecordTable, values_of
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained")
+RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained", "deterministic")
 """input columns of `is_ranked`"""
 
 
@@ -118,6 +118,8 @@ def is_ranked(table: pd.DataFrame) -> pd.Series:
 
     Studies in which at most half of the rows qualify are excluded, since these rows exist only for comparison
     and would add points for some kernels only. If there are no other studies, they are ranked.
+
+    Kernels in a fixed order are ranked beside the same kernels in any order by `is_deterministic` alone.
     """
     attention = ~table.is_control.astype(bool)
     usual = (
@@ -128,7 +130,36 @@ def is_ranked(table: pd.DataFrame) -> pd.Series:
     )
     shares = usual[attention].groupby(table.study[attention]).mean()
     aside = set(shares.index[shares <= 0.5])
-    return usual & ~table.study.isin(aside if len(aside) < len(shares) else ())
+    return usual & ~table.study.isin(aside if len(aside) < len(shares) else ()) & ~_is_of_fixed_order(table)
+
+
+def is_deterministic(table: pd.DataFrame) -> pd.Series:
+    """True for rows that compete where gradients must have the same bits in every run: those whose bits were
+    compared and were the same, and those without a number of methods that promise it.
+
+    A number without that proof, as in older records, does not count, and neither does a play-off against a
+    method without it.
+    """
+    proven = table.deterministic.eq(True).fillna(False).astype(bool)
+    methods = set(
+        table.method[table.deterministic.notna() | table.kernel.astype(str).str.endswith(FIXED_ORDER)]
+    )
+    has_number = table.status == "ok"
+    rows = (table.direction == "bwd") & (proven | (table.method.isin(methods) & ~has_number))
+    if "playoff" not in table:
+        return rows
+    return rows & ~table.playoff.isin(set(table.playoff[has_number & ~proven]) - {""})
+
+
+def _is_of_fixed_order(table: pd.DataFrame) -> pd.Series:
+    """True for rows that compete in `is_deterministic` alone: of kernels in a fixed order where the table has
+    the same kernel in any order, and of their play-offs with methods that are deterministic, too."""
+    kernel = table.kernel.astype(str)
+    ordered = kernel.str.endswith(FIXED_ORDER) & kernel.str.removesuffix(FIXED_ORDER).isin(set(kernel))
+    if not ordered.any() or not {"playoff", "deterministic"}.issubset(table):
+        return ordered
+    is_open = table.deterministic.isna() & (table.status == "ok")
+    return ordered | table.playoff.isin(set(table.playoff[ordered]) - set(table.playoff[is_open]) - {""})
 
 
 def _order(record: Record) -> tuple[Any, ...]:

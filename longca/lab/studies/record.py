@@ -63,6 +63,11 @@ def _is_empty(value: object) -> bool:
     return not value
 
 
+def _is_unknown(value: object) -> bool:
+    """The same for fields in which False says something."""
+    return value is None
+
+
 @dataclass(frozen=True)
 class Cost:
     """One kind of cost outside of the timed call, with the name that kernels, strategies and the harness use.
@@ -140,7 +145,7 @@ class Samples(Frozen):
 
 class Accuracy(Frozen):
     """Distance from the reference, for each tensor: ‖x − ref‖ / ‖ref‖ (Frobenius) and the largest absolute
-    error."""
+    error; and whether the bits of gradients repeat."""
 
     reference: Line
     """the reference: "float64"; for a control also "nominal duration" or "the source" """
@@ -158,6 +163,12 @@ class Accuracy(Frozen):
     """largest ratio of the error of one row to its budget, wrong above 1; empty if rows were not checked"""
     empty_rows_ok: bool | None = None
     """True if rows without keys gave out 0, LSE −∞ and gradients 0; None if the mask has no such rows"""
+    deterministic: bool | None = Field(default=None, exclude_if=_is_unknown)
+    """True if the kernel promises bit-identical gradients and `bit_runs` backward calls on the same inputs
+    had the same bits; False if they differed; None if nothing is promised, or forward, and in older
+    records"""
+    bit_runs: Count = Field(default=0, exclude_if=_is_empty)
+    """backward calls whose bits were compared"""
 
 
 class Memory(Frozen):

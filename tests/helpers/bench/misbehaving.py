@@ -95,6 +95,27 @@ class Misbehaving(Naive):
     def prepare(self, problem):
         return Prepared(problem)
 """
+ORDERS = {  # of the blocks of keys that add to dq, which is float32, as atomics or turns let them
+    "random_order": "torch.randperm(16).tolist()",
+    "fixed_order": "range(16)",
+}
+ORDERED_KERNEL = """
+import torch
+from longca.kernels.backends.naive import Naive, NaivePrepared
+class Prepared(NaivePrepared):
+    def backward(self, forward, dout):
+        q, k, v, out, probs = forward.saved
+        _, dk, dv = super().backward(forward, dout)
+        dscores = (dout @ v.mT - (dout * out).sum(-1, keepdim=True)) * probs * self.problem.scale
+        blocks = [block @ keys for block, keys in zip(dscores.chunk(16, -1), k.chunk(16, -2), strict=True)]
+        dq = torch.zeros_like(q)
+        for number in {what}:
+            dq += blocks[number]
+        return dq, dk, dv
+class Ordered(Naive):
+    def prepare(self, problem):
+        return Prepared(problem)
+"""
 STRATEGY = """
 from longca.cp.strategies.ulysses import Ulysses
 class Misbehaving(Ulysses):
@@ -112,6 +133,7 @@ def write_plugins(folder: Path) -> Path:
         ("kernels", KERNEL, KERNELS),
         ("kernels", PLAYER, PLAYERS),
         ("kernels", MIDWAY_KERNEL, MIDWAY),
+        ("kernels", ORDERED_KERNEL, ORDERS),
         ("strategies", STRATEGY, STRATEGIES),
     )
     for kind, template, bodies in files:

@@ -227,6 +227,30 @@ class Claims(Naive):
     def prepare(self, problem):
         return Prepared(problem)
 """,
+    "ignores": """
+import itertools, torch
+from longca.kernels.backends.naive import Naive, NaivePrepared
+import longca.lab.bench.judge.referee as referee
+calls = itertools.count()
+class Prepared(NaivePrepared):
+    def backward(self, forward, dout):
+        dq, dk, dv = super().backward(forward, dout)
+        dq.view(torch.int32).view(-1)[next(calls)] ^= 1
+        return dq, dk, dv
+class Ignores(Naive):
+    def prepare(self, problem):
+        ask = referee.RemoteReferee.check_bits
+        referee.RemoteReferee.check_bits = lambda self, runs: ask(self, runs) and None
+        return Prepared(problem)
+""",
+    "hides": """
+from longca.kernels.backends.naive import Naive
+class Hides(Naive):
+    def prepare(self, problem):
+        import longca.lab.bench.judge.referee as referee
+        referee.RemoteReferee.check_bits = lambda *_: None
+        return super().prepare(problem)
+""",
 }
 STRATEGY = """
 from longca.cp.strategies.ulysses import Ulysses
@@ -256,6 +280,17 @@ def cheats(tmp_path_factory: pytest.TempPathFactory) -> Pool:
         patch.setenv("LONGCA_LOCKS", str(tmp_path_factory.mktemp("locks")))
         with Pool("cpu", tmp_path_factory.mktemp("logs")) as pool:
             yield pool
+
+
+def test_a_wrong_result_stays_wrong_whatever_comes_after_it(cheats: Pool) -> None:
+    outcome = cheats.measure(kernel_cell("ignores", direction="bwd"), MEASURE).outcome
+    assert outcome.status == "incorrect" and outcome.reason.startswith("not deterministic: 4 backward calls")
+
+
+def test_bits_that_the_judge_has_not_seen_prove_nothing(cheats: Pool) -> None:
+    result = cheats.measure(kernel_cell("hides", direction="bwd"), MEASURE)
+    assert result.outcome.status == "ok" and result.accuracy is not None
+    assert result.accuracy.deterministic is None
 
 
 def test_the_judge_is_out_of_reach(cheats: Pool) -> None:

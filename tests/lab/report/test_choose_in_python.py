@@ -1,6 +1,7 @@
 """`longca.choose`: the answer of `longca choose` as an object."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from longca.core.errors import UserError
 from longca.lab.report.decide.choice import Choice
 from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell
+from tests.helpers.ranking.league import dense_records, league_records
 from tests.helpers.records import record
 
 H200 = "NVIDIA H200"
@@ -84,3 +86,27 @@ def test_what_no_record_answers_is_one_line(file: str, arguments: dict, said: st
     with pytest.raises(UserError) as error:
         longca.choose(arguments.pop("mask", "causal"), file, **arguments)
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_deterministic_methods_alone_are_ranked(tmp_path: Path):
+    """Backward, by records that prove it; others and older ones count for nothing."""
+    file = str(export([*dense_records(), *league_records(run_id="another")], tmp_path)[2])
+    answer = longca.choose("causal", file, seqlen="8K", deterministic=True)
+    assert answer.best == {f"{H200}, backward": "band"} and not answer.unanswered and not answer.see_also
+    (ranking,) = answer.rankings
+    assert ranking.deterministic and ranking.finding.startswith(
+        "Of those with the same bits in every run: band"
+    )
+    assert [method for method, _ in ranking.methods] == ["band", "fa4_deterministic", "fa3_deterministic"]
+    (ranking,) = longca.choose("full", file, seqlen="8K", deterministic=True).rankings
+    assert [(method, status) for method, status, _ in ranking.missing] == [("fa3_deterministic", "incorrect")]
+    assert "not deterministic: " in ranking.missing[0][2]
+    (usual,) = longca.choose("causal", file, seqlen="8K", direction="bwd").rankings
+    assert {method for method, _ in usual.methods} == {"band", "fa3", "fa4", "flex"}
+    with pytest.raises(UserError, match=r"in every run: the nearest have 8K tokens\..*`longca run det"):
+        longca.choose("causal", file, seqlen="32K", deterministic=True)
+    with pytest.raises(UserError, match="Forward needs no choice"):
+        longca.choose("causal", file, seqlen="8K", direction="fwd", deterministic=True)
+    older = str(export(dense_records(), tmp_path / "older")[2])
+    with pytest.raises(UserError, match="No record proves that gradients have the same bits in every run"):
+        longca.choose("causal", older, seqlen="8K", deterministic=True)

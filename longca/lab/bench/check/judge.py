@@ -10,7 +10,7 @@ import torch
 from longca.lab.bench.check.digest import content_digest
 from longca.lab.bench.check.inputs import Inputs
 from longca.lab.bench.check.oracle import FIELDS, Oracle, PartResult, wrong
-from longca.lab.bench.check.plan import CheckPlan, TimedPart, TimedResult, tensor_of
+from longca.lab.bench.check.plan import NUM_BIT_RUNS, CheckPlan, TimedPart, TimedResult, tensor_of
 from longca.lab.bench.check.reference import (
     Arithmetic,
     Chunk,
@@ -25,7 +25,7 @@ from longca.lab.bench.check.tally import ErrorAccumulator
 from longca.lab.studies import Accuracy
 
 Digests = dict[str, int]
-"""of inputs, by name, after the kernel was called"""
+"""of inputs, by name, after the kernel was called; or of gradients"""
 
 
 class Judge:
@@ -54,6 +54,28 @@ class Judge:
         self.reason = self._changed(
             digests, {"dout": self._oracle.dout_THD} if "dout" in digests else {}
         ) or wrong(accuracy)
+        return self.reason
+
+    def check_bits(self, runs: list[Digests]) -> str | None:
+        """Judge the gradients of several backward calls on the same inputs, for a kernel that promises the
+        same bits. Returns the reason why they are not the same; None if they are.
+
+        Args:
+            runs: for each call, the digests of its gradients.
+        """
+        assert self.accuracy is not None, "bits are judged after the checked call"
+        if len(runs) < NUM_BIT_RUNS or any(run.keys() != {"dq", "dk", "dv"} for run in runs):
+            raise ValueError(f"the digests of {NUM_BIT_RUNS} backward calls are needed")
+        numbers = {name: len({run[name] for run in runs}) for name in runs[0]}
+        differing = [f"{number} different {name}" for name, number in numbers.items() if number > 1]
+        self.accuracy = self.accuracy.model_copy(
+            update={"deterministic": not differing, "bit_runs": len(runs)}
+        )
+        self.reason = self.reason or (
+            f"not deterministic: {len(runs)} backward calls on the same inputs gave {' and '.join(differing)}"
+            if differing
+            else None
+        )
         return self.reason
 
     def check_timed(self, timed: list[TimedResult], digests: Digests, last_call: int) -> str | None:

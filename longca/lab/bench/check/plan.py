@@ -21,6 +21,7 @@ from longca.lab.studies import Cell
 
 EXTRA_ROWS = 6  # of each KV head of a site, in each timed call that is judged: drawn for that call
 NUM_JUDGED = 2  # timed calls whose results are judged
+NUM_BIT_RUNS = 4  # backward calls whose bits are compared, of kernels that promise the same bits
 
 
 @dataclass(frozen=True)

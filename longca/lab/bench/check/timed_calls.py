@@ -78,6 +78,10 @@ class TimedCalls:
             overwrite(self._raw(self._result), self.kept)
         self._result = None
 
+    def tensors(self) -> Tensors:
+        """The tensors of the last call's result, by name."""
+        return self._tensors(self._result)
+
     def plain(self) -> object:
         """A call without checks."""
         return self._call()

@@ -74,12 +74,16 @@ class Court:
         player = header.get("player")
         if not isinstance(player, int):
             return False
+        outcome: Outcome
         try:
             reason = self._judged(player, header, tensors)
-            self._outcomes[player] = Ok() if reason is None else Incorrect(reason=reason)
+            outcome = Ok() if reason is None else Incorrect(reason=reason)
         except Exception as error:  # out of memory; or what a kernel has sent in the place of a result
-            self._outcomes[player] = failure(error, "oracle")
+            outcome = failure(error, "oracle")
             reason = "it could not be judged"
+        earlier = self._outcomes.get(player)
+        if header.get("do") == "check" or earlier is None or earlier.status == "ok":
+            self._outcomes[player] = outcome  # what comes after a wrong result mends nothing
         self._free()
         try:
             send_frame(worker, {"reason": reason})
@@ -95,9 +99,11 @@ class Court:
             self._judges[player] = judge = Judge(plan, self._reference(plan))
             tensors = [x.to(plan.problem.device) for x in tensors]
             return judge.check(unpacked(header["parts"], tensors), header["are_finite"], header["digests"])
-        if player not in self._judges or header["do"] != "check_timed":
-            raise ValueError("timed calls are judged after the checked one")
+        if player not in self._judges or header["do"] not in ("check_bits", "check_timed"):
+            raise ValueError("other calls are judged after the checked one")
         judge = self._judges[player]
+        if header["do"] == "check_bits":
+            return judge.check_bits(header["runs"])
         tensors = [x.to(judge.plan.problem.device) for x in tensors]
         timed = [
             TimedResult(int(call["call"]), unpacked(call["parts"], tensors), call["are_finite"])

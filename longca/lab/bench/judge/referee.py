@@ -38,6 +38,9 @@ class RemoteReferee:
             {"do": "check", "parts": parts, "are_finite": are_finite, "digests": digests}, tensors
         )
 
+    def check_bits(self, runs: list[Digests]) -> str | None:
+        return self._ask({"do": "check_bits", "runs": runs}, [])
+
     def check_timed(self, timed: list[TimedResult], digests: Digests, last_call: int) -> str | None:
         calls: list[dict[str, Any]] = []
         tensors: list[torch.Tensor] = []

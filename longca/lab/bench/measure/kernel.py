@@ -14,7 +14,7 @@ from longca.kernels.control import PreparedControl
 from longca.lab.bench.check.digest import content_digest
 from longca.lab.bench.check.judge import Digests, Judge
 from longca.lab.bench.check.oracle import Grads, cut, finite, tensors_of, wrong
-from longca.lab.bench.check.plan import CheckPlan, tensor_of
+from longca.lab.bench.check.plan import NUM_BIT_RUNS, CheckPlan, tensor_of
 from longca.lab.bench.check.timed_calls import TimedCalls, overwrite
 from longca.lab.bench.measure.failure import failure
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences
@@ -122,7 +122,7 @@ class KernelMeasurement(CellMeasurement):
         if isinstance(prepared, PreparedControl):
             self._control = prepared
             return None
-        return self._check_first_call(problem, prepared)
+        return self._check_first_call(problem, prepared, kernel.deterministic)
 
     def finish(self) -> Outcome:
         """Measure memory and have the timed calls judged that chance has selected."""
@@ -137,7 +137,7 @@ class KernelMeasurement(CellMeasurement):
         self.costs["oracle_ms"] += judged_ms
         return Ok() if reason is None else Incorrect(reason=reason)
 
-    def _check_first_call(self, problem: Problem, prepared: Prepared) -> Outcome | None:
+    def _check_first_call(self, problem: Problem, prepared: Prepared, deterministic: bool) -> Outcome | None:
         plan = CheckPlan(self.cell, problem, self.seed, everything=self.measure.check == "all")
         with self.at("oracle", cost="oracle_ms"):
             self.referee = self._make_referee(plan)
@@ -146,6 +146,8 @@ class KernelMeasurement(CellMeasurement):
         with self.at("fwd"):
             forward = prepared.forward(*self._given.attention)
         reason = self._check(plan, prepared, self._given, forward)
+        if reason is None and problem.needs_backward and deterministic:
+            reason = self._check_bits(self._given, forward)
         if reason is not None:
             return Incorrect(reason=reason)
         self.calls = self._given.calls(forward)
@@ -178,6 +180,18 @@ class KernelMeasurement(CellMeasurement):
             overwrite((forward.out, forward.lse), given.addresses)
         overwrite(raw, given.addresses | {forward.out.untyped_storage().data_ptr()})
         return reason
+
+    def _check_bits(self, given: _GivenInputs, forward: Forward) -> str | None:
+        """The reason why backward calls on the same inputs differ in bits; None if they do not."""
+        backward = given.calls(forward)
+        runs: list[Digests] = []
+        for _ in range(NUM_BIT_RUNS):
+            with self.at("bwd"):
+                backward()
+                runs.append({name: content_digest(grad) for name, grad in backward.tensors().items()})
+                backward.after(timed=False)
+        with self.at("oracle"):
+            return self._judged(lambda: self.referee.check_bits(runs))
 
     def _measure_control(self, prepared: PreparedControl) -> Outcome:
         """Measure a call of known work. It is judged by its times, or by the result of the timed calls."""

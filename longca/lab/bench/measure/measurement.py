@@ -41,6 +41,11 @@ class Referee(Protocol):
         """Judge the checked call. The reason why it is not right; None if it is."""
         ...
 
+    def check_bits(self, runs: list[Digests]) -> str | None:
+        """Judge the digests of the gradients of several backward calls on the same inputs. The reason why
+        their bits differ; None if they are the same."""
+        ...
+
     def check_timed(self, timed: list[TimedResult], digests: Digests, last_call: int) -> str | None:
         """Judge timed calls. The reason why one is not right; None if all are."""
         ...

@@ -11,6 +11,7 @@ from longca.lab.report.content.controls import ControlRow
 from longca.lab.report.content.decided import Decided
 from longca.lab.report.content.drawn import Drawn
 from longca.lab.report.content.method_notes import UNNAMED, MethodNotes
+from longca.lab.report.decide.league import League
 from longca.lab.report.decide.repeats import RepeatRow
 from longca.lab.report.index import Page as LinkedPage
 from longca.lab.report.look.masks import MaskDrawing
@@ -97,6 +98,8 @@ class PageData:
     statuses: Sequence[tuple[str, int, float]]
     tiles: Sequence[Tile]
     fastest: Sequence[tuple[str, list[Ranking]]]
+    league: League | None
+    """kernels whose gradients have the same bits in every run"""
     repeats: str
     repeat_rows: Sequence[RepeatRow]
     names: Mapping[str, str]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from longca.lab.ranking import Standing
 from longca.lab.ranking.table import standings
 from longca.lab.report.series import RESOLUTIONS, is_repeat, labelled, with_beside
-from longca.lab.store.table import is_ranked
+from longca.lab.store.table import is_deterministic, is_ranked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,15 +51,20 @@ class Cases:
         return chosen or self.standings
 
 
-def cases(table: pd.DataFrame, kind: str) -> Cases:
+def cases(table: pd.DataFrame, kind: str, *, deterministic: bool = False) -> Cases:
     """The cases of a table, ranked by `longca.lab.ranking`.
 
     Args:
         kind: "kernel" or "cp".
+        deterministic: only backward, among methods whose gradients were found to have the same bits in every
+            run.
     """
     named = labelled(table)
     rows = with_beside(named)
-    rows = rows[(rows.kind == kind) & is_ranked(rows)]
+    rows = rows[rows.kind == kind]
+    if deterministic:
+        rows = rows[is_deterministic(rows)]
+    rows = rows[is_ranked(rows)]
     by_key = {
         CaseKey(*key): case
         for key, case in standings(rows, CaseKey._fields, resolutions=named.attrs[RESOLUTIONS]).items()

@@ -109,6 +109,7 @@ def choose(
     gpus: int | None = None,
     gpu: str | None = None,
     corpus: str | None = None,
+    deterministic: bool = False,
     **params: Any,
 ) -> Choice:
     """Ranks the methods for an attention call from records. `longca.advise` predicts what no record has.
@@ -125,6 +126,8 @@ def choose(
         gpus: ranks of context parallelism; 1, the default, for one device.
         gpu: only records of this model: "h100".
         corpus: of document lengths; the usual one for that length if it was measured.
+        deterministic: only methods whose gradients were found to have the same bits in every run. Backward is
+            ranked alone: forward has the same bits anyway.
         params: of the pattern; others have their defaults if these were measured.
 
     Raises:
@@ -143,6 +146,7 @@ def choose(
         dtype=dtype,
         gpus=gpus,
         corpus=corpus,
+        deterministic=deterministic,
         params=params,
     )
     table, problems = load_columns(places_of(*sources), COLUMNS)
@@ -160,6 +164,7 @@ def question_of(
     gpus: int | None,
     corpus: str | None,
     params: dict[str, Any],
+    deterministic: bool = False,
 ) -> CallQuestion:
     """Checks a question. Arguments are those of `choose`. Raises UserError."""
     from longca.core import DTYPE_BYTES, Registry, format_length, parse_length
@@ -218,6 +223,7 @@ def question_of(
         gpus,
         corpus,
         defaults,
+        bool(deterministic),
     )
 
 
@@ -245,6 +251,9 @@ def answer(
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
     table = _on_gpu(table, gpu) if gpu else table
+    if question.deterministic:
+        direction = _backward(direction)
+        table = _proven(table)
     questions = [replace(question, direction=each) for each in DIRECTIONS[direction]]
     found: list[tuple[CallRanking, tuple[str, ...]]] = []
     unanswered = []
@@ -260,8 +269,8 @@ def answer(
         tuple(aside for _, aside in found),
         tuple(unanswered),
         tuple(problems),
-        advise_command(question, direction, gpu),
-        _defaults(questions[0], [ranking for ranking, _ in found], is_given),
+        "" if question.deterministic else advise_command(question, direction, gpu),
+        _defaults(questions[0], [ranking for ranking, _ in found], is_given or question.deterministic),
     )
 
 
@@ -280,6 +289,32 @@ def _defaults(question: CallQuestion, rankings: list[CallRanking], direction_giv
         values = {params.get(name, "") for params in recorded}
         taken[name] = values.pop() if len(values) == 1 else ""
     return {name: value for name, value in taken.items() if value}
+
+
+def _backward(direction: str) -> str:
+    """The direction that a question about determinism is asked in. Raises UserError: it is forward."""
+    if direction == "fwd":
+        raise UserError(
+            "Forward needs no choice among deterministic methods",
+            why="its sums have a fixed order anyway",
+            todo="Ask for `bwd`, or for all methods",
+        )
+    return "bwd"
+
+
+def _proven(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that compete where gradients must have the same bits in every run. Raises UserError: there are
+    none."""
+    from longca.lab.store.table import is_deterministic
+
+    rows = table.loc[is_deterministic(table)]
+    if not (rows.status == "ok").any():
+        raise UserError(
+            "No record proves that gradients have the same bits in every run",
+            why="older records do not, and others are of kernels that promise nothing",
+            todo="`longca run deterministic` measures those that do",
+        )
+    return rows
 
 
 def advise_command(question: CallQuestion, direction: str = "both", gpu: str | None = None) -> str:
@@ -322,7 +357,11 @@ def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str, gpu:
     near = [*corpora, *filter(None, nearest_settings(asked, question))]
     where = "on one device" if question.world == 1 else "with context parallelism"
     why = f"the nearest have {'; '.join(near)}" if near else f"there are none of {question.mask_text} {where}"
-    predicted = f"`{advise_command(question, direction, gpu)}` predicts it, `longca run` measures it"
+    predicted = (
+        "`longca run deterministic` measures such calls"
+        if question.deterministic
+        else f"`{advise_command(question, direction, gpu)}` predicts it, `longca run` measures it"
+    )
     return UserError(
         f"No record has {question}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted
     )

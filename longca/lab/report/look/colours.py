@@ -48,6 +48,10 @@ KERNELS = {  # name → colour on light and on dark background, marker
     "vsa_triton": ("#6d397d", "#bd86cf", "*"),
     "flashinfer": ("#b28d00", "#ffd663", "d"),
     "ffa": ("#416e8d", "#88b8da", "D"),
+    "fa3_deterministic": ("#9d04ff", "#a01bfb", "^"),
+    "fa4_deterministic": ("#f81752", "#916202", "s"),
+    "cudnn_flex_deterministic": ("#015303", "#2ea115", "D"),
+    "cudnn_graph_deterministic": ("#bf097d", "#f824b2", "p"),
     # controls
     "control": ("#5c6670", "#aab4be", "o"),
     "matmul": ("#3c444d", "#8b949e", "s"),

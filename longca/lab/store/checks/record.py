@@ -49,6 +49,10 @@ def _of_errors(accuracy: Accuracy) -> str | None:
             return f"is ok, and a row of {tensor} is off by {ratio:.3g} times what is allowed in one"
     if accuracy.empty_rows_ok is False:
         return "is ok, and its rows without keys are wrong"
+    if accuracy.deterministic is False:
+        return "is ok, and the bits of its gradients differ between runs, where they must not"
+    if accuracy.deterministic and accuracy.bit_runs < 2:
+        return f"is called deterministic, and the bits of {accuracy.bit_runs} runs were compared"
     return None
 
 
