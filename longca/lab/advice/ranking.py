@@ -96,9 +96,14 @@ def assumptions(question: AdviceQuestion) -> list[str]:
         )
     models = [question.model(name, way) for name in question.kernels for way in question.directions]
     lengths = [model.longest_tokens for model in models if model is not None]
-    if question.gpus == 1 and lengths and question.mask.seqlen_q > max(lengths):
+    if question.gpus == 1 and lengths and question.mask.seqlen_k > max(lengths):
         texts.append(
-            f"{format_length(question.mask.seqlen_q)} tokens: records end at {format_length(max(lengths))}"
+            f"{format_length(question.mask.seqlen_k)} tokens: records end at {format_length(max(lengths))}"
+        )
+    if question.has_context:
+        texts.append(
+            f"{format_length(question.mask.seqlen_q)} new tokens after a context: kernels are fitted on as "
+            "many queries as keys"
         )
     grid = question.mask.grid
     if grid is not None and question.mask.origin is not None and draws_alike(question.mask):

@@ -49,6 +49,13 @@ def command(
     tokens: Annotated[
         str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")
     ] = USUAL_SEQLEN,
+    new_tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Queries, which are the last tokens of a longer context: 1K  [default: all tokens]",
+            show_default=False,
+        ),
+    ] = None,
     gpus: Annotated[
         int, typer.Option("--gpus", "-w", help="GPUs over which it is divided; 1 ranks kernels")
     ] = 1,
@@ -124,7 +131,15 @@ def command(
     seqlen = parse_length(tokens)
     check_blocks(name, pattern.resolve(params), seqlen, num_kv_heads, gpus)
     used = (corpus or usual_corpus(seqlen)) if pattern.uses_documents else None
-    built = build_mask(name, seqlen=seqlen, corpus=used, seed=seed, num_kv_heads=num_kv_heads, **params)
+    built = build_mask(
+        name,
+        seqlen=seqlen,
+        corpus=used,
+        seed=seed,
+        num_kv_heads=num_kv_heads,
+        new_tokens=_queries(new_tokens, seqlen),
+        **params,
+    )
     fitted, problems = _fitted(records)
     advice = advise(
         built,
@@ -198,9 +213,10 @@ def _choose(advice: Advice, gpu: str | None) -> str:
     )
     mask = f"{question.mask.name}:{params}" if params else question.mask.name
     direction = question.directions[0] if len(question.directions) == 1 else "both"
-    seqlen = question.mask.seqlen_q
+    seqlen = question.mask.seqlen_k
     options = {
         "-s": (format_tokens(seqlen), USUAL_SEQLEN),
+        "--new-tokens": (format_tokens(question.mask.seqlen_q), format_tokens(seqlen)),
         "--heads": (f"{call.num_q_heads}:{call.num_kv_heads}", USUAL_HEADS),
         "--head-dim": (str(call.head_dim), str(USUAL_HEAD_DIM)),
         "--dtype": (call.dtype, USUAL_DTYPE),
@@ -211,6 +227,21 @@ def _choose(advice: Advice, gpu: str | None) -> str:
     }
     given = (f"{option} {value}" for option, (value, usual) in options.items() if value != usual)
     return " ".join(["longca choose", mask, *given])
+
+
+def _queries(text: str | None, seqlen: int) -> int | None:
+    """The number of queries that --new-tokens asks for. Raises UserError."""
+    from longca.core import UserError, parse_length
+    from longca.lab.studies import check_new_tokens
+
+    if text is None:
+        return None
+    try:
+        count = parse_length(text)
+        check_new_tokens(count, seqlen)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return count
 
 
 def _bytes(text: str | None) -> float | None:

@@ -39,6 +39,13 @@ def command(
         ),
     ] = None,
     seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = USUAL_SEQLEN,
+    new_tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Queries, which are the last tokens of a longer context: 1K  [default: all tokens]",
+            show_default=False,
+        ),
+    ] = None,
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
@@ -88,6 +95,7 @@ def command(
         gpus=world,
         corpus=corpus,
         params=params,
+        new_tokens=new_tokens,
     )
     table, problems = columns_of_runs(runs or [], results, COLUMNS)
     found = answer(table, question, direction, gpu=gpu, together=bool(runs), problems=problems)

@@ -52,6 +52,10 @@ MaskFilter = Annotated[
 ]
 DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
 SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
+NewTokensFilter = Annotated[
+    str,
+    typer.Option("--new-tokens", help="Only cells with so many new tokens after a context: '1K', '1K..16K'"),
+]
 HeadsFilter = Annotated[str, typer.Option("--heads", help="Only these head counts: '64:8', '64:8,64:64'")]
 WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numbers of ranks")]
 SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', '0..2'")]
@@ -123,6 +127,7 @@ def selection(
     world: str = "",
     seed: str = "",
     heads: str = "",
+    new_tokens: str = "",
 ) -> Selection:
     filters = {
         "kernel": kernel,
@@ -133,6 +138,7 @@ def selection(
         "world": world,
         "seed": seed,
         "heads": heads,
+        "new_tokens": new_tokens,
     }
     return parse(Selection, filters, "Options")
 

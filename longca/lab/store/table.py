@@ -131,6 +131,16 @@ def is_ranked(table: pd.DataFrame) -> pd.Series:
     return usual & ~table.study.isin(aside if len(aside) < len(shares) else ())
 
 
+def is_square(table: pd.DataFrame) -> pd.Series:
+    """True for rows with as many queries as keys. Others are queries at the end of a longer context, with
+    rates of their own, which no sentence about square cells may count."""
+    import pandas as pd
+
+    if "new_tokens" not in table:
+        return pd.Series(True, index=table.index)
+    return (table.new_tokens == table.seqlen).astype(bool)
+
+
 def _order(record: Record) -> tuple[Any, ...]:
     cell = record.cell
     return (
@@ -141,6 +151,7 @@ def _order(record: Record) -> tuple[Any, ...]:
         json.dumps(cell.mask_params, sort_keys=True),
         cell.direction == "bwd",
         cell.seqlen,
+        cell.num_queries,
         cell.num_q_heads,
         cell.num_kv_heads,
         cell.head_dim,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         USUAL_HEADS,
         USUAL_SEQLEN,
         Cell,
+        check_new_tokens,
         usual_corpus,
     )
     from longca.lab.studies.config import Config, load_config, settings
@@ -65,6 +66,7 @@ __all__ = [
     "Study",
     "TimedOut",
     "cell_mask",
+    "check_new_tokens",
     "checkout",
     "facts",
     "fitting",
