@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from longca.core import format_length
 from longca.lab.ranking.table import RATE, counted, is_beside, is_played, resolutions_of
 from longca.lab.ranking.table import points as ranked_points
-from longca.lab.store.table import is_ranked, is_square
+from longca.lab.store.table import is_ranked, new_texts
 from longca.lab.store.text import distinct_names, number, plural, rate_scale
 
 if TYPE_CHECKING:
@@ -29,10 +28,8 @@ BESIDE = "beside"  # table attribute: rows of play-offs and repeats of the same 
 RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions of all comparisons of rows
 POINT = "point"  # the column of points for ranking rates
 PAPER_COMPAT = "paper_compat=True"
-CALL = {"heads": "{} heads", "head_dim": "D {}", "dtype": "{}", "new_choice": "{}"}
-ALWAYS = ("new_choice",)  # shown even where all rows agree
-NEW_TOKENS = " new tokens"
-NO_CONTEXT = "no context"
+NEW = "new_choice"  # named even where all rows agree
+CALL = {"heads": "{} heads", "head_dim": "D {}", "dtype": "{}", NEW: "{}"}
 SEPARATOR = " · "  # of the parts of a label
 _NUMBERED = re.compile(r"\b([0-9a-f]{16})-\d+\b")
 SETTING = {"device_choice": "{}", **CALL, "corpus_choice": "{}"}
@@ -62,12 +59,9 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         mask_label: mask and variant, with the requested density if masks of that name differ in it.
         device_choice: the device, if the table has several.
         corpus_choice: the corpus, if masks of one name and length have several.
-        new_choice: "1K new tokens" if the queries are the last tokens of a longer context, and "no context"
-            for others; "" if no row has a context.
         window_choice: the window, if masks of that name have several.
-        call_choice: those of heads, head dim and dtype in which the table's rows differ, and the new tokens.
-        setting: those of device, heads, head dim, dtype and corpus in which the table's rows differ, and the
-            new tokens; "" if none.
+        call_choice: `new_texts`, and those of heads, head dim and dtype in which the table's rows differ.
+        setting: call_choice, and those of device and corpus in which the table's rows differ; "" if none.
         detail: all of these without the mask's name.
 
     A labelled table is returned unchanged; a part of one gets new labels.
@@ -136,7 +130,7 @@ def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
     corpora = table[table.corpus != ""].groupby(["mask", "seqlen"]).corpus.nunique()
     table["device_choice"] = table.device if table.device.nunique() > 1 else ""
     table["corpus_choice"] = table.corpus if (corpora > 1).any() else ""
-    table["new_choice"] = new_texts(table)
+    table[NEW] = new_texts(table)
     windows = {key: params_of(key[1]).get("window", "") for key in names}
     of_name = {name: {windows[key] for key in names if key[0] == name} for name in set(table["mask"])}
     table["window_choice"] = [windows[key] if len(of_name[key[0]]) > 1 else "" for key in keys]
@@ -148,25 +142,13 @@ def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _differing(table: pd.DataFrame, forms: Mapping[str, str]) -> list[str]:
-    """For each row the values of the columns in which the table's rows differ, and of `ALWAYS`."""
+    """For each row the values of the columns in which the table's rows differ, and the new tokens."""
     parts = [
         [form.format(value) if str(value) else "" for value in table[column].tolist()]
         for column, form in forms.items()
-        if len({str(value) for value in table[column].unique()} - {""}) > (0 if column in ALWAYS else 1)
+        if len({str(value) for value in table[column].unique()} - {""}) > (column != NEW)
     ]
     return [join(*row) for row in zip(*parts, strict=True)] if parts else [""] * len(table)
-
-
-def new_texts(table: pd.DataFrame) -> list[str]:
-    """ "1K new tokens" for rows whose queries are the last tokens of a longer context, and "no context" for
-    others; "" for all rows if none has a context."""
-    squares = is_square(table).tolist()
-    if all(squares):
-        return [""] * len(table)
-    return [
-        NO_CONTEXT if square else f"{format_length(int(count))}{NEW_TOKENS}"
-        for square, count in zip(squares, table.new_tokens.tolist(), strict=True)
-    ]
 
 
 def params_of(text: str) -> dict[str, str]:

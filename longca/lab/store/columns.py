@@ -92,8 +92,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("corpus", "str", "", "Source of document lengths; empty for masks "
                                 "without documents", "cell.corpus",
            lambda v: v.cell.corpus or ""),
-    Column("seqlen", "int", "tokens", "Tokens over all ranks: keys, and as many queries unless new_tokens "
-                                      "are fewer", "cell.seqlen",
+    Column("seqlen", "int", "tokens", "Tokens over all ranks, all of them keys", "cell.seqlen",
            lambda v: v.cell.seqlen),
     Column("new_tokens", "int", "tokens", "Queries, the last tokens of the sequence; equal to seqlen where "
                                           "all tokens are queries", "cell.new_tokens, cell.seqlen",

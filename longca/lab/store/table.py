@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.core import AS_RELEASED, Hardware, UserError, load_hardware
+from longca.core import AS_RELEASED, Hardware, UserError, format_length, load_hardware
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.rows.record_table import RecordTable, values_of
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+NEW_TOKENS = " new tokens"
+NO_CONTEXT = "no context"
 RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained")
 """input columns of `is_ranked`"""
 
@@ -139,6 +141,18 @@ def is_square(table: pd.DataFrame) -> pd.Series:
     if "new_tokens" not in table:
         return pd.Series(True, index=table.index)
     return (table.new_tokens == table.seqlen).astype(bool)
+
+
+def new_texts(table: pd.DataFrame) -> list[str]:
+    """ "1K new tokens" for rows whose queries are the last tokens of a longer context, and "no context" for
+    others; "" for all rows if none has a context."""
+    squares = is_square(table).tolist()
+    if all(squares):
+        return [""] * len(table)
+    return [
+        NO_CONTEXT if square else f"{format_length(int(count))}{NEW_TOKENS}"
+        for square, count in zip(squares, table.new_tokens.tolist(), strict=True)
+    ]
 
 
 def _order(record: Record) -> tuple[Any, ...]:

@@ -55,9 +55,9 @@ def check_new_tokens(count: int, seqlen: int) -> None:
     """
     if count < FEWEST_NEW:
         raise ValueError(
-            f"{count} new token{'' if count == 1 else 's'} would be decoding, which is not measured: it "
-            "takes kernels that divide the keys of one row and read a cache in pages. Chunks of a prefill and "
-            f"speculative trees have {FEWEST_NEW} new tokens or more"
+            f"{count} new token{'' if count == 1 else 's'} would be decoding, which is not measured: "
+            "it takes kernels that divide the keys of one row and read a cache in pages. Chunks of a prefill "
+            f"and speculative trees have {FEWEST_NEW} new tokens or more"
         )
     if count >= seqlen:
         raise ValueError(

@@ -18,8 +18,8 @@ SMALL = 0.01  # of a standard normal value
 
 @dataclass(frozen=True)
 class Inputs:
-    """The input tensors. T tokens, H query heads, G KV heads, D head dim; T of q and dout is the number of new
-    tokens where a cell has a context."""
+    """The input tensors. T tokens, H query heads, G KV heads, D head dim; T of q and dout is the number of
+    new tokens where a cell has a context."""
 
     q_THD: torch.Tensor
     k_TGD: torch.Tensor

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
 from longca.lab.report.matrix import WORST_FIRST
-from longca.lab.report.series import DIRECTIONS, NEW_TOKENS, NO_CONTEXT
+from longca.lab.report.series import DIRECTIONS
+from longca.lab.store.table import NEW_TOKENS, NO_CONTEXT
 from longca.lab.store.text import format_bytes, is_missing, number, percent
 
 if TYPE_CHECKING:
