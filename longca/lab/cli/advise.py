@@ -12,6 +12,7 @@ import typer
 from longca.core import format_length as format_tokens
 from longca.lab.cli.options import (
     Json,
+    NewTokens,
     check_call,
     line_width,
     mask_choice,
@@ -49,13 +50,7 @@ def command(
     tokens: Annotated[
         str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")
     ] = USUAL_SEQLEN,
-    new_tokens: Annotated[
-        str | None,
-        typer.Option(
-            help="Queries, which are the last tokens of a longer context: 1K  [default: all tokens]",
-            show_default=False,
-        ),
-    ] = None,
+    new_tokens: NewTokens = None,
     gpus: Annotated[
         int, typer.Option("--gpus", "-w", help="GPUs over which it is divided; 1 ranks kernels")
     ] = 1,
@@ -126,7 +121,7 @@ def command(
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     pattern = Registry("mask").load(name)
-    check_call(tokens, heads, head_dim, dtype)
+    check_call(tokens, heads, head_dim, dtype, new_tokens)
     num_q_heads, num_kv_heads = parse_heads(heads)
     seqlen = parse_length(tokens)
     check_blocks(name, pattern.resolve(params), seqlen, num_kv_heads, gpus)
@@ -137,7 +132,7 @@ def command(
         corpus=used,
         seed=seed,
         num_kv_heads=num_kv_heads,
-        new_tokens=_queries(new_tokens, seqlen),
+        new_tokens=new_tokens,
         **params,
     )
     fitted, problems = _fitted(records)
@@ -227,21 +222,6 @@ def _choose(advice: Advice, gpu: str | None) -> str:
     }
     given = (f"{option} {value}" for option, (value, usual) in options.items() if value != usual)
     return " ".join(["longca choose", mask, *given])
-
-
-def _queries(text: str | None, seqlen: int) -> int | None:
-    """The number of queries that --new-tokens asks for. Raises UserError."""
-    from longca.core import UserError, parse_length
-    from longca.lab.studies import check_new_tokens
-
-    if text is None:
-        return None
-    try:
-        count = parse_length(text)
-        check_new_tokens(count, seqlen)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    return count
 
 
 def _bytes(text: str | None) -> float | None:

@@ -8,6 +8,7 @@ import typer
 
 from longca.lab.cli.options import (
     Json,
+    NewTokens,
     Results,
     check_call,
     line_width,
@@ -39,13 +40,7 @@ def command(
         ),
     ] = None,
     seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = USUAL_SEQLEN,
-    new_tokens: Annotated[
-        str | None,
-        typer.Option(
-            help="Queries, which are the last tokens of a longer context: 1K  [default: all tokens]",
-            show_default=False,
-        ),
-    ] = None,
+    new_tokens: NewTokens = None,
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
@@ -81,7 +76,7 @@ def command(
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
-    check_call(seqlen, heads, head_dim, dtype)
+    check_call(seqlen, heads, head_dim, dtype, new_tokens)
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     num_q_heads, num_kv_heads = parse_heads(heads)
