@@ -32,7 +32,7 @@ from longca.lab.ranking import MeasuredPoint, Measurement, compare, competing, m
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.ranking.table import points
 from longca.lab.ranking.tally import reason_to_leave_out
-from longca.lab.store.table import RANKED_BY, is_deterministic, is_ranked
+from longca.lab.store.table import RANKED_BY, is_deterministic, is_ranked, is_square
 from longca.masks import Traits, build_mask
 from tools.committed import with_playoffs
 from tools.pages import ROOT
@@ -120,7 +120,7 @@ def _rows(records: Sequence[Path], deterministic: bool = False) -> pd.DataFrame:
     """
     table = with_playoffs(records, COLUMNS)
     table = table.loc[is_deterministic(table)] if deterministic else table
-    table = table.loc[is_ranked(table) & (table.status == "ok")]
+    table = table.loc[is_ranked(table) & is_square(table) & (table.status == "ok")]
     table = table.loc[~table.mask_params.str.contains("paper_compat=True")]
     compiling = table.groupby("method").compile_ms.median()
     transposing = {kernel.name for kernel in Registry("kernel").load_all() if kernel.transposes}

@@ -29,6 +29,7 @@ PARAMS = {  # small enough for 64 tokens; other patterns have no parameters that
     "causal_sliding_window": {"window": 12},
     "global_sliding_window": {"num_global": 6, "window": 6},
     "prefix_tree": {"trees": 2, "branches": 3},
+    "speculative_tree": {"levels": 5},
     "sink_local": {"num_sinks": 4, "window": 9},
     "chunked_local": {"chunk": 20},
     "longformer": {"num_global": 3, "window": 4, "dilation": 3},

@@ -61,9 +61,9 @@ def columns() -> str:
         'same in Python, units in `frame.attrs["units"]`. Each column follows from '
         "the records alone. A column that does not apply is empty.",
         "A record leaves out what is as usual: `input_values` normal, `sustained` false, no "
-        "`strategy_params`. A table that an older "
+        "`strategy_params`, no `new_tokens`. A table that an older "
         "longca wrote lacks the columns that came later: `reports/h200/h200-cp.parquet` has neither these "
-        "three nor those of others' use "
+        "four nor those of others' use "
         "of the GPU. `longca.load` makes all columns anew from the records.",
         "In every CSV file of longca, text that begins with `=`, `+`, `-` or `@` and is no number has an "
         "apostrophe before it, since a "

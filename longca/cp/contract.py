@@ -140,11 +140,14 @@ class Strategy(Plugin):
         Pure, so the same on all ranks.
 
         Args:
-            mask: over as many queries as keys. A `LazyMask` is built only where its traits do not decide.
+            mask: refused if it has not as many queries as keys. A `LazyMask` is built only where its traits
+                do not decide.
             call: the call with all its heads, as one device would run it.
         """
         if kernel.work(call, mask.traits.seqlen_q) is not None:
             return "a control runs on one device: it is no attention"
+        if reason := unfit_lengths(mask.traits):
+            return reason
         if self.kernels and kernel.name not in self.kernels:
             return f"it calls its own kernel: {' or '.join(self.kernels)}, and no other"
         calls = self.local_calls(mask.traits, call, world)
@@ -168,6 +171,16 @@ class Strategy(Plugin):
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
         """Makes the plan and the buffers, and prepares the local kernel calls. A collective call."""
         raise NotImplementedError
+
+
+def unfit_lengths(traits: Traits) -> Answer:
+    """The reason why a mask's tokens cannot be divided among ranks; None if they can."""
+    if traits.seqlen_q == traits.seqlen_k:
+        return None
+    return (
+        "it divides tokens among ranks, each of them a query and a key; new tokens after a context run on "
+        "one device"
+    )
 
 
 class HeadStrategy(Strategy):

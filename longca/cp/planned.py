@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from longca.cp.contract import HeadStrategy
+from longca.cp.contract import HeadStrategy, unfit_lengths
 from longca.cp.partition.mesh import HeadPlan, Mesh, formula_bytes, plan_heads
 from longca.cp.schedule.planner import Planner, active_rows
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
@@ -57,7 +57,8 @@ class PlannedStrategy(HeadStrategy):
     ) -> Answer:
         traits = mask.traits
         reason = (
-            kernel.in_parts(call, device_type)
+            unfit_lengths(traits)
+            or kernel.in_parts(call, device_type)
             or self.unfit_ranks(call, world)
             or self._unfit_groups(call, world, traits)
         )
@@ -279,8 +280,9 @@ def _traits_of(step: Step) -> Traits:
 def unknown_part(traits: Traits) -> Traits:
     """Bounds on the traits of an unknown part of a mask."""
     return replace(
-        traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True
-    )
+        traits, full=False, causal=False, num_segments=0, window=None, block_size=None, empty_rows=True,
+        tail_window=None,
+    )  # fmt: skip
 
 
 def _probed(items: Sequence[T]) -> list[T]:

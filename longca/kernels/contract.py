@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
     from longca.masks import Mask, Traits
 
+# what kernels of segments take of masks with more keys than queries, by whether they align windows there
+MORE_KEYS = (
+    "; with more keys than queries, only one in which all see all",
+    "; with more keys than queries, only one window over all tokens",
+)
 UNIT_ROWS = 128  # granularity of the rows of a `Contribution`
 
 
@@ -317,10 +322,15 @@ def missing_for_triton(modules: tuple[str, ...], device_type: str) -> str | None
     return missing_modules(modules) or missing_compiler(device_type)
 
 
-def unfit_mask(traits: Traits) -> str | None:
+def unfit_mask(traits: Traits, *, tails: bool = False) -> str | None:
     """The reason why a mask is neither a row of segments under one window nor a full rectangle; None if it
-    is."""
-    if traits.num_segments or traits.full:
+    is.
+
+    Args:
+        tails: the kernel aligns a window at the bottom right, so it takes queries that are the last of more
+            tokens under one window.
+    """
+    if traits.num_segments or traits.full or (tails and traits.tail_window):
         return None
     if traits.per_head:
         return (
@@ -329,7 +339,7 @@ def unfit_mask(traits: Traits) -> str | None:
     return (
         "the mask is more than segments of tokens under one window (causal, sliding or none), and it "
         "takes no other"
-    )
+    ) + ("" if traits.seqlen_q >= traits.seqlen_k else MORE_KEYS[tails])
 
 
 def unfit_device(device_type: str, *architectures: str) -> str | None:

@@ -26,6 +26,8 @@ class Control(Kernel):
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if call.direction == "bwd":
             return "a control has no backward: it times one call"
+        if traits.seqlen_q != traits.seqlen_k:
+            return "a control has no context before its tokens: it runs on square cells"
         if not traits.full:
             return "a control runs once for each length, under the full mask"
         return None

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class PackedPrepared(Prepared):
     """Layout (1, T, heads, D) for one segment, T × heads × D for several; LSE (…, H, T) float32 in both.
 
-    A mask of segments has no empty rows: its window never hides a token from itself. A single full segment
-    may have different numbers of keys and queries.
+    A mask of segments has no empty rows: its window never hides a token from itself. A single segment may
+    have more keys than queries: all see all, or the window is aligned at the bottom right
+    (`Traits.tail_window`).
 
     Args:
         always_packed: use T × heads × D and segment bounds also for one segment, for kernels that support
@@ -28,7 +29,8 @@ class PackedPrepared(Prepared):
         from longca.lowering.varlen import rectangle, varlen
 
         start = time.perf_counter()
-        packed = rectangle(problem.mask) if problem.mask.traits.full else varlen(problem.mask)
+        traits = problem.mask.traits
+        packed = (rectangle if traits.full or traits.tail_window else varlen)(problem.mask)
         self.window = packed.window
         """(left, right) of j - i; -1 for no bound"""
         self.causal = packed.window == (-1, 0)

@@ -7,8 +7,10 @@ from longca.masks.band import HI, K0, K1, LO, Q0, Q1
 
 
 def rectangle(mask: Mask) -> Varlen:
-    """A full mask as one segment. Its length is the number of queries, for any number of keys."""
-    return Varlen(np.array([0, mask.seqlen_q], dtype=np.int32), mask.seqlen_q, (-1, -1))
+    """A mask with all keys in one segment: a full one, or one whose queries are the last of more tokens under
+    one window (`Traits.tail_window`). The length of the segment is the number of queries."""
+    window = mask.traits.tail_window or (-1, -1)
+    return Varlen(np.array([0, mask.seqlen_q], dtype=np.int32), mask.seqlen_q, window)
 
 
 def varlen(mask: Mask) -> Varlen:

@@ -23,6 +23,7 @@ def build_mask(
     seed: int = 0,
     num_kv_heads: int = 1,
     documents: np.ndarray | Sequence[int] | None = None,
+    new_tokens: int | str | None = None,
     **params: Scalar,
 ) -> Mask:
     """The mask of that pattern.
@@ -35,6 +36,9 @@ def build_mask(
         num_kv_heads: head groups, for patterns that differ by KV head.
         documents: lengths to use instead of a corpus; they must sum to `seqlen`. **params: parameters of the
             pattern; the others have their defaults.
+        new_tokens: number of queries, which are the last tokens of the sequence: the keys of the others are
+            in a cache. The mask is `new_tokens` × `seqlen`, the last rows of the square one. All tokens are
+            queries if it is None.
 
     Raises:
         UserError: unknown name or parameter, or inconsistent values.
@@ -46,6 +50,7 @@ def build_mask(
         seed=seed,
         num_kv_heads=num_kv_heads,
         documents=documents,
+        new_tokens=new_tokens,
         **params,
     )
 
@@ -54,7 +59,7 @@ def draw_again(origin: MaskOrigin, seed: int) -> Mask:
     """The mask of the same origin with another seed."""
     return build_mask(
         origin.name, seqlen=origin.seqlen, corpus=origin.corpus, seed=seed, num_kv_heads=origin.num_kv_heads,
-        **dict[str, Any](origin.params),
+        new_tokens=origin.new_tokens, **dict[str, Any](origin.params),
     )  # fmt: skip
 
 
@@ -74,11 +79,13 @@ class MaskBuilder:
         seed: int = 0,
         num_kv_heads: int = 1,
         documents: np.ndarray | Sequence[int] | None = None,
+        new_tokens: int | str | None = None,
         **params: Scalar,
     ) -> Mask:
         """As of `build_mask`."""
         pattern = self._pattern(name)
         seqlen = _length(name, seqlen)
+        num_new = None if new_tokens is None else _length(name, new_tokens)
         values = pattern.Params(**pattern.resolve(params))
         for what, number, least in (
             ("tokens", seqlen, 1),
@@ -94,6 +101,12 @@ class MaskBuilder:
                 raise UserError(f"Mask '{name}' cannot have {number} {what}", todo=f"Give at least {least}")
         if seqlen > MOST_TOKENS:
             raise UserError(f"Mask '{name}' cannot have {seqlen} tokens", todo=f"Give at most {MOST_TOKENS}")
+        if num_new is not None and not 1 <= num_new <= seqlen:
+            raise UserError(
+                f"Mask '{name}' of {seqlen} tokens cannot have {num_new} new ones",
+                why="new tokens are the last ones of the sequence",
+                todo=f"Give 1 to {seqlen}",
+            )
         if documents is not None and not pattern.uses_documents:
             raise UserError(f"Mask '{name}' has no documents to give it", todo="Leave `documents` out")
         try:
@@ -106,21 +119,21 @@ class MaskBuilder:
             source = (corpus or "pile") if pattern.uses_documents else None
             given = tuple(values.model_dump().items())
             origin = MaskOrigin(
-                name, seqlen, source, operator.index(seed), operator.index(num_kv_heads), given
+                name, seqlen, source, operator.index(seed), operator.index(num_kv_heads), given, num_new
             )
+        facts = values.model_dump() | ({} if num_new is None else {"new_tokens": num_new})
         if not pattern.uses_documents:
-            mask = pattern.build(Draw(seqlen, None, num_kv_heads, rng), values)
-            return _checked_bands(mask, name, values).named(name, values.model_dump(), origin)
+            mask = pattern.build(Draw(seqlen, None, num_kv_heads, rng, num_new), values)
+            return _last_rows(_checked_bands(mask, name, values), num_new).named(name, facts, origin)
         if documents is None:
             documents = self._drawn(
                 corpus or "pile", seqlen, seed, compat=bool(getattr(values, "paper_compat", False))
             )
         else:
             documents = _checked_documents(documents, seqlen)
-        mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng), values)
-        return _checked_bands(mask, name, values).named(
-            name, {**values.model_dump(), "documents": documents}, origin
-        )
+        mask = pattern.build(Draw(seqlen, documents, num_kv_heads, rng, num_new), values)
+        facts["documents"] = documents
+        return _last_rows(_checked_bands(mask, name, values), num_new).named(name, facts, origin)
 
     def _pattern(self, name: str) -> Pattern:
         if not isinstance(name, str) or name not in self._patterns:
@@ -147,6 +160,13 @@ def _length(name: str, seqlen: int | str) -> int:
             f"Mask '{name}' cannot have {seqlen!r} tokens", todo="Give a whole number, or text such as '8K'"
         )
     return operator.index(seqlen)
+
+
+def _last_rows(mask: Mask, num_rows: int | None) -> Mask:
+    """The mask of the last queries and all keys; the same mask for all queries."""
+    if num_rows is None or num_rows == mask.seqlen_q:
+        return mask
+    return mask.crop((mask.seqlen_q - num_rows, mask.seqlen_q), (0, mask.seqlen_k))
 
 
 def _is_whole(value: object) -> bool:

@@ -18,6 +18,9 @@ class Draw:
     documents: np.ndarray | None  # int64 lengths that sum to seqlen; None unless the pattern uses documents
     num_kv_heads: int
     rng: np.random.Generator  # seeded from the seed and the pattern's name
+    new_tokens: int | None = None
+    """queries of the mask, the last tokens of the sequence; None: all tokens. Bands are those of the whole
+    sequence in any case: `build_mask` cuts them"""
 
     @cached_property
     def bounds(self) -> np.ndarray:

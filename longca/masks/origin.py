@@ -18,3 +18,5 @@ class MaskOrigin:
     num_kv_heads: int
     params: tuple[tuple[str, Scalar], ...]
     """all of the pattern's"""
+    new_tokens: int | None = None
+    """queries, the last tokens of the sequence; None: all tokens"""

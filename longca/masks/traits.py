@@ -35,6 +35,25 @@ class Segments:
     window: tuple[int, int]  # (left, right), FlashAttention's convention: -1 for no bound
 
 
+def tail_window(mask: Bands) -> tuple[int, int] | None:
+    """The window (left, right) under which all queries, the last of more tokens, see the keys of all tokens;
+    -1 for no bound. None if there is no such window, or there are not more keys than queries.
+
+    Query i is token i + keys - queries, as FlashAttention aligns a window at the bottom right.
+    """
+    ahead = mask.seqlen_k - mask.seqlen_q
+    if ahead <= 0 or mask.grid is not None or mask.num_groups > 1 or len(mask.groups[0]) != 1:
+        return None
+    [bands] = mask.groups
+    lo, hi = int(bands[0, LO]), int(bands[0, HI])
+    if not lo <= ahead <= hi:
+        return None
+    left = ahead - lo if lo > -INF else -1
+    right = hi - ahead if hi < INF else -1
+    whole = band.make(0, mask.seqlen_q, 0, mask.seqlen_k, lo, hi)
+    return (left, right) if np.array_equal(whole, bands) else None
+
+
 def diagonal_segments(mask: Bands) -> Segments | None:
     """The smallest number of segments that represents this mask, in every head group; None if there is no
     such representation.
@@ -146,6 +165,8 @@ class Traits:
     empty_rows: bool  # some query sees no key
     max_row_intervals: int  # largest number of runs of visible keys in one row, with adjacent runs joined
     max_col_intervals: int  # largest number of runs of queries that see one key
+    # of fewer queries than keys: the window of all queries, aligned at the bottom right; see `tail_window`
+    tail_window: tuple[int, int] | None = None
 
     @property
     def per_head(self) -> bool:
@@ -186,6 +207,7 @@ def derive(mask: Bands, area: int) -> Traits:
         empty_rows=empty_rows,
         max_row_intervals=row_runs,
         max_col_intervals=col_runs,
+        tail_window=tail_window(mask),
     )
 
 
@@ -207,6 +229,7 @@ def _of_full(mask: Bands, area: int) -> Traits:
         empty_rows=False,
         max_row_intervals=1,
         max_col_intervals=1,
+        tail_window=(-1, -1) if mask.seqlen_q < mask.seqlen_k and mask.num_groups == 1 else None,
     )
 
 

@@ -289,7 +289,7 @@ def _product(*axes: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _facts(cell: Cell, rng: np.random.Generator) -> MaskFacts:
-    area = int(DENSITY[cell.mask](cell.seqlen, cell.mask_params) * cell.seqlen**2 * (1 + 0.2 * cell.seed))
+    area = int(DENSITY[cell.mask](cell.seqlen, cell.mask_params) * cell.num_pairs * (1 + 0.2 * cell.seed))
     drawn = {"num_documents": 7, "longest_document": cell.seqlen // 4} if cell.corpus else {}
     groups = cell.num_kv_heads if "density" in cell.mask_params else 1
     return MaskFacts(

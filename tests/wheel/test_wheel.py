@@ -44,7 +44,7 @@ measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, 
 grids: [{kernel: own, mask: causal, seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32, direction: fwd}]
 """
 READING = [  # the command, and what it answers: a part of stdout, or of stderr where it refuses
-    ("list", "19 masks"),
+    ("list", "20 masks"),
     ("list matrix", "causal_document"),
     ("list kernels", "sdpa"),
     ("choose causal --gpu h100", "records of h100-dense"),

@@ -25,7 +25,7 @@ class Fa2(Kernel):
         return missing_modules(self.needs) or unfit_device(device_type, "sm_80+")
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
-        return unfit_build(call, (128,), ("bf16",)) or unfit_mask(traits)
+        return unfit_build(call, (128,), ("bf16",)) or unfit_mask(traits, tails=True)
 
     def prepare(self, problem: Problem) -> Fa2Prepared:
         return Fa2Prepared(problem)

@@ -25,7 +25,7 @@ class Fa3(Kernel):
         return missing_modules(self.needs) or unfit_device(device_type, "sm_90")
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
-        return unfit_build(call, (128,), ("bf16",)) or unfit_mask(traits)
+        return unfit_build(call, (128,), ("bf16",)) or unfit_mask(traits, tails=True)
 
     def prepare(self, problem: Problem) -> Fa3Prepared:
         return Fa3Prepared(problem)

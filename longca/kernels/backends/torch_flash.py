@@ -30,7 +30,7 @@ class TorchFlash(Kernel):
             return "it computes in bf16 and fp16 only"
         if call.head_dim % 8 or call.head_dim > MAX_HEAD_DIM:
             return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
-        return unfit_mask(traits)
+        return unfit_mask(traits, tails=True)
 
     def prepare(self, problem: Problem) -> TorchFlashPrepared:
         return TorchFlashPrepared(problem)

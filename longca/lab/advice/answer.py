@@ -159,7 +159,8 @@ class Advice:
             "gpu": question.gpu.name,
             "profile": question.network.name,
             "ranks_per_node": question.network.ranks_per_node,
-            "tokens": question.mask.seqlen_q,
+            "tokens": question.mask.seqlen_k,
+            "new_tokens": question.mask.seqlen_q if question.has_context else None,
             "mask": question.mask.name,
             "mask_params": question.mask_params,
             "corpus": question.corpus,
@@ -189,7 +190,8 @@ class Advice:
         grids = []
         mask = question.mask
         params = question.mask_params
-        if not mask.name or (mask.documents is not None and mask.origin is None):
+        is_cut = mask.seqlen_q != mask.params.get("new_tokens", mask.seqlen_k)
+        if not mask.name or is_cut or (mask.documents is not None and mask.origin is None):
             raise UserError(
                 "A study cannot ask for this mask",
                 why="it is made of bands or documents of your own",
@@ -203,12 +205,14 @@ class Advice:
             grid: dict[str, Any] = {
                 "kernel": [candidate.kernel],
                 "mask": [{mask.name: params} if params else mask.name],
-                "seqlen": [mask.seqlen_q],
+                "seqlen": [mask.seqlen_k],
                 "direction": list(question.directions),
                 "heads": f"{question.call.num_q_heads}:{question.call.num_kv_heads}",
                 "head_dim": question.call.head_dim,
                 "dtype": question.call.dtype,
             }
+            if question.has_context:
+                grid["new_tokens"] = [mask.seqlen_q]
             if question.corpus is not None:
                 grid["corpus"] = question.corpus
             if self.seeds:

@@ -19,6 +19,7 @@ def mask_and_heads(
     *,
     gpus: int,
     seqlen: int | str | None,
+    new_tokens: int | str | None,
     corpus: str | None,
     seed: int | None,
     num_q_heads: int | None,
@@ -35,8 +36,9 @@ def mask_and_heads(
     """
     if isinstance(mask, str):
         num_q_heads, num_kv_heads = usual_heads(num_q_heads, num_kv_heads)
-        return _built(mask, gpus, seqlen, corpus, seed, num_kv_heads, params), num_q_heads, num_kv_heads
-    given = {"seqlen": seqlen, "corpus": corpus, "seed": seed, **params}
+        built = _built(mask, gpus, seqlen, new_tokens, corpus, seed, num_kv_heads, params)
+        return built, num_q_heads, num_kv_heads
+    given = {"seqlen": seqlen, "new_tokens": new_tokens, "corpus": corpus, "seed": seed, **params}
     extra = [name for name, value in given.items() if value is not None]
     if isinstance(mask, Mask) and extra:
         raise UserError(
@@ -52,6 +54,7 @@ def _built(
     name: str,
     gpus: int,
     seqlen: int | str | None,
+    new_tokens: int | str | None,
     corpus: str | None,
     seed: int | None,
     num_kv_heads: int,
@@ -75,6 +78,7 @@ def _built(
         corpus=(corpus or usual_corpus(tokens)) if pattern.uses_documents else None,
         seed=0 if seed is None else seed,
         num_kv_heads=num_kv_heads,
+        new_tokens=new_tokens,
         **dict[str, Any](params),
     )
 
@@ -89,7 +93,7 @@ def left_out(question: AdviceQuestion, given: Mapping[str, object]) -> dict[str,
     call = question.call
     one_gpu = question.gpus == 1
     taken = {
-        "tokens": format_length(question.mask.seqlen_q),
+        "tokens": format_length(question.mask.seqlen_k),
         "gpus": question.gpus,
         "heads": f"{call.num_q_heads}:{call.num_kv_heads}",
         "head_dim": call.head_dim,

@@ -321,8 +321,9 @@ def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> Cal
         (1, 1), device.kernel.seconds(question.mask, call.num_q_heads, call.num_kv_heads, call.head_dim)
     )
     at_boost = float(seconds[0, 0]) / (1 + model.throttle)
-    row = call.head_dim * call.elem_bytes * question.mask.seqlen_q
-    tensors = (2 * call.num_q_heads + 2 * call.num_kv_heads) * row * (2 if call.direction == "bwd" else 1)
+    mask = question.mask
+    rows = mask.seqlen_q * call.num_q_heads + mask.seqlen_k * call.num_kv_heads
+    tensors = 2 * rows * call.head_dim * call.elem_bytes * (2 if call.direction == "bwd" else 1)
     stored = Registry("kernel").load(model.kernel).stored_bytes(call, question.mask.traits)
     return CallForecast(
         RankTimes(seconds, seconds, seconds),

@@ -154,7 +154,8 @@ class AdviceQuestion:
         facts = [
             f"{name} ({params})" if params else name,
             documents,
-            f"{format_length(self.mask.seqlen_q)} tokens",
+            f"{format_length(self.mask.seqlen_k)} tokens",
+            f"{format_length(self.mask.seqlen_q)} of them new" if self.has_context else "",
             gpus,
             ways,
             f"{call.num_q_heads}:{call.num_kv_heads} heads",
@@ -163,6 +164,11 @@ class AdviceQuestion:
             seeds_text(self.seeds),
         ]
         return ", ".join(filter(None, facts))
+
+    @property
+    def has_context(self) -> bool:
+        """True if the queries are fewer than the keys."""
+        return self.mask.seqlen_q < self.mask.seqlen_k
 
     @property
     def is_fitted_gpu(self) -> bool:

@@ -98,9 +98,14 @@ def assumptions(question: AdviceQuestion) -> list[str]:
         )
     models = [question.model(name, way) for name in question.kernels for way in question.directions]
     lengths = [model.longest_tokens for model in models if model is not None]
-    if question.gpus == 1 and lengths and question.mask.seqlen_q > max(lengths):
+    if question.gpus == 1 and lengths and question.mask.seqlen_k > max(lengths):
         texts.append(
-            f"{format_length(question.mask.seqlen_q)} tokens: records end at {format_length(max(lengths))}"
+            f"{format_length(question.mask.seqlen_k)} tokens: records end at {format_length(max(lengths))}"
+        )
+    if question.has_context:
+        texts.append(
+            f"{format_length(question.mask.seqlen_q)} new tokens after a context: kernels are fitted on as "
+            "many queries as keys"
         )
     grid = question.mask.grid
     if grid is not None and question.mask.origin is not None and draws_alike(question.mask):
@@ -202,6 +207,7 @@ def advise(
     *,
     gpus: int | None = None,
     seqlen: int | str | None = None,
+    new_tokens: int | str | None = None,
     corpus: str | None = None,
     seed: int | None = None,
     num_q_heads: int | None = None,
@@ -230,6 +236,7 @@ def advise(
         gpus: over which the sequence is divided; 1, the default, ranks kernels.
         seqlen, corpus, seed, params: of the mask, for a pattern's name: tokens over all GPUs (32K), source of
             document lengths (the usual one for that length), seed of the first draw (0), and parameters.
+        new_tokens: of a pattern's name, too: queries, which are the last tokens of a longer context.
         num_q_heads, num_kv_heads: 64 and 8 if neither is given, or the head groups of a mask that has
             several; as many KV heads as query heads if only these are given.
         head_dim, dtype: 128 and bf16 if not given.
@@ -252,6 +259,7 @@ def advise(
         mask,
         gpus=1 if gpus is None else gpus,
         seqlen=seqlen,
+        new_tokens=new_tokens,
         corpus=corpus,
         seed=seed,
         num_q_heads=num_q_heads,

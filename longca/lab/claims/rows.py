@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from longca.core import AS_RELEASED
 from longca.lab.ranking.table import ABSENT, competes, counted, is_played, measurements, resolutions_of
-from longca.lab.store.table import is_ranked
+from longca.lab.store.table import is_ranked, is_square
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,12 +27,13 @@ NO_ROLE = ""
 
 
 def prepared(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with what `points` needs of the ranking, computed once for all questions to it."""
+    """The table with what `points` needs of the ranking, computed once for all questions to it. Queries at
+    the end of a longer context have no role: claims are about square masks."""
     import pandas as pd
 
     if ROLE in table:
         return table
-    tried = (table.device_type == "cuda") & (table.status != ABSENT)
+    tried = (table.device_type == "cuda") & (table.status != ABSENT) & is_square(table)
     rows = table.loc[tried & is_ranked(table)]
     released = table.loc[tried & table.kernel.astype(str).str.startswith(AS_RELEASED)]
     roles = counted(rows).map({True: OWN, False: NO_ROLE})

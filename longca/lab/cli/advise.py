@@ -13,6 +13,7 @@ import typer
 from longca.core import format_length as format_tokens
 from longca.lab.cli.options import (
     Json,
+    NewTokens,
     check_call,
     left_out,
     mask_choice,
@@ -51,6 +52,7 @@ def command(
     tokens: Annotated[
         str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")
     ] = USUAL_SEQLEN,
+    new_tokens: NewTokens = None,
     gpus: Annotated[
         int, typer.Option("--gpus", "-w", help="GPUs over which it is divided; 1 ranks kernels")
     ] = 1,
@@ -119,7 +121,7 @@ def command(
 
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
-    check_call(tokens, heads, head_dim, dtype)
+    check_call(tokens, heads, head_dim, dtype, new_tokens)
     not_given = left_out(context)
 
     def given(option: str, value: Any) -> Any:
@@ -132,6 +134,7 @@ def command(
         gpus=given("gpus", gpus),
         seqlen=given("tokens", tokens),
         corpus=corpus,
+        new_tokens=new_tokens,
         seed=given("seed", seed),
         num_q_heads=given("heads", num_q_heads),
         num_kv_heads=given("heads", num_kv_heads),
@@ -173,9 +176,10 @@ def _choose(advice: Advice, gpu: str | None) -> str:
     )
     mask = f"{question.mask.name}:{params}" if params else question.mask.name
     direction = question.directions[0] if len(question.directions) == 1 else "both"
-    seqlen = question.mask.seqlen_q
+    seqlen = question.mask.seqlen_k
     options = {
         "-s": (format_tokens(seqlen), USUAL_SEQLEN),
+        "--new-tokens": (format_tokens(question.mask.seqlen_q), format_tokens(seqlen)),
         "--heads": (f"{call.num_q_heads}:{call.num_kv_heads}", USUAL_HEADS),
         "--head-dim": (str(call.head_dim), str(USUAL_HEAD_DIM)),
         "--dtype": (call.dtype, USUAL_DTYPE),

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longca.lab.cli.options import Json, check_call, line_width, mask_choice, print_json, print_table
+from longca.lab.cli.options import (
+    Json,
+    NewTokens,
+    check_call,
+    line_width,
+    mask_choice,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from longca.lab.bench import OwnFileResult, OwnFileRun
@@ -41,6 +49,7 @@ def command(
         str,
         typer.Option("--seqlen", "-s", help="Tokens  [default: 8K on a GPU, else 1K]", show_default=False),
     ] = "",
+    new_tokens: NewTokens = None,
     heads: Annotated[
         str, typer.Option(help="Query and KV heads  [default: 64:8 on a GPU, else 8:2]", show_default=False)
     ] = "",
@@ -98,6 +107,7 @@ def command(
     grid = {
         "mask": [mask_choice(text) for text in mask or ["causal"]],
         "seqlen": seqlen or usual["seqlen"],
+        **({} if new_tokens is None else {"new_tokens": new_tokens}),
         "heads": heads or usual["heads"],
         "head_dim": usual["head_dim"] if head_dim is None else head_dim,
         "dtype": dtype or usual["dtype"],
@@ -135,7 +145,7 @@ def _check(grid: dict[str, Any]) -> None:
     for mask in grid["mask"]:
         ((name, given),) = ({mask: {}} if isinstance(mask, str) else mask).items()
         Registry("mask").load(name).resolve(given)
-    check_call(grid["seqlen"], grid["heads"], grid["head_dim"], grid["dtype"])
+    check_call(grid["seqlen"], grid["heads"], grid["head_dim"], grid["dtype"], grid.get("new_tokens"))
 
 
 def _device_type() -> str:
@@ -185,9 +195,10 @@ def _print(run: OwnFileRun) -> None:
             textwrap.fill(f"{_case(cell) if several else ''}{conclusion}", line_width()), *details, sep="\n"
         )
     first = run.results[0].own.cell
+    new = f", {format_length(first.num_queries)} of them new" if first.new_tokens else ""
     print(
-        f"{run.device} · {format_length(first.seqlen)} tokens · {first.num_q_heads}:{first.num_kv_heads} "
-        f"heads · head dim {first.head_dim} · {first.dtype}"
+        f"{run.device} · {format_length(first.seqlen)} tokens{new} · "
+        f"{first.num_q_heads}:{first.num_kv_heads} heads · head dim {first.head_dim} · {first.dtype}"
     )
     for result in run.results:
         cell = result.own.cell

@@ -8,6 +8,7 @@ import typer
 
 from longca.lab.cli.options import (
     Json,
+    NewTokens,
     Results,
     check_call,
     left_out,
@@ -42,6 +43,7 @@ def command(
         ),
     ] = None,
     seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = USUAL_SEQLEN,
+    new_tokens: NewTokens = None,
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
@@ -88,7 +90,7 @@ def command(
     def given(option: str, value: Any) -> Any:
         return None if option in not_given else value
 
-    check_call(seqlen, heads, head_dim, dtype)
+    check_call(seqlen, heads, head_dim, dtype, new_tokens)
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     num_q_heads, num_kv_heads = parse_heads(heads)
@@ -103,6 +105,7 @@ def command(
         corpus=corpus,
         deterministic=deterministic,
         params=params,
+        new_tokens=new_tokens,
     )
     table, problems = columns_of_runs(runs or [], results, COLUMNS)
     found = answer(

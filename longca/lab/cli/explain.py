@@ -13,6 +13,7 @@ from longca.lab.cli.options import (
     Json,
     KernelFilter,
     MaskFilter,
+    NewTokensFilter,
     Results,
     SeedFilter,
     SeqlenFilter,
@@ -41,6 +42,7 @@ def command(
     mask: MaskFilter = "",
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
+    new_tokens: NewTokensFilter = "",
     heads: Annotated[str, typer.Option(help="Only these heads: '64:8'")] = "",
     world: WorldFilter = "",
     seed: SeedFilter = "",
@@ -55,7 +57,9 @@ def command(
 
     by_id = all(digit in "0123456789abcdef" for digit in cell)
     _, chosen, folder = open_study(study if by_id else cell, results=results)
-    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(chosen.cells())
+    cells = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads, new_tokens).apply(
+        chosen.cells()
+    )
     if by_id:
         cells = [each for each in cells if each.cell_id.startswith(cell)]
     if not cells:
@@ -201,7 +205,7 @@ def _print_whole(prediction: "Prediction", record: Record | None) -> None:
         }
     else:
         facts |= {
-            "visible pairs": f"{prediction.density:.2%} of {cell.seqlen:,} × {cell.seqlen:,}",
+            "visible pairs": f"{prediction.density:.2%} of {cell.num_queries:,} × {cell.seqlen:,}",
             "operations": f"{prediction.flops:.3g}",
             "inputs and outputs": format_bytes(prediction.tensor_bytes),
         }
@@ -225,7 +229,7 @@ def _facts(prediction: "Prediction", record: Record | None) -> dict[str, Any]:
         "supported": prediction.unsupported is None,
         "unsupported_reason": prediction.unsupported,
         "density": None if is_control else prediction.density,
-        "visible_pairs": None if is_control else round(prediction.density * cell.seqlen**2),
+        "visible_pairs": None if is_control else round(prediction.density * cell.num_pairs),
         "flops": None if is_control else prediction.flops,
         "tensor_bytes": None if is_control else prediction.tensor_bytes,
         "work": prediction.work.model_dump(exclude_none=True) if prediction.work else None,

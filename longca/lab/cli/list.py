@@ -28,6 +28,13 @@ def command(
         ),
     ] = None,
     seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Of the matrix: tokens")] = "8K",
+    new_tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the matrix: queries, the last tokens of a longer context  [default: all tokens]",
+            show_default=False,
+        ),
+    ] = None,
     heads: Annotated[str, typer.Option(help="Of the matrix: query and KV heads")] = "64:8",
     head_dim: Annotated[int, typer.Option(min=1, help="Of the matrix: size of one head")] = 128,
     dtype: Annotated[str, typer.Option(help="Of the matrix: bf16, fp16 or fp32")] = "bf16",
@@ -53,7 +60,15 @@ def command(
         from longca.lab.cli.matrix import show_matrix
 
         show_matrix(
-            seqlen, heads, head_dim, dtype, device, here=device_type(), reasons=verbose, as_json=as_json
+            seqlen,
+            heads,
+            head_dim,
+            dtype,
+            device,
+            here=device_type(),
+            reasons=verbose,
+            as_json=as_json,
+            new_tokens=new_tokens,
         )
         return
     by_plural = {known.plural: known.name for known in KINDS.values()} | {

@@ -21,12 +21,14 @@ def show_matrix(
     here: str,
     reasons: bool,
     as_json: bool,
+    new_tokens: str | None = None,
 ) -> None:
     """Print which kernels run which masks with their default parameters, forward and backward.
 
     Args:
         device: "cpu" or "cuda": all kernels, as if they were installed on such a machine. None: those that
             run on this one.
+        new_tokens: queries, the last tokens of a longer context; None: all tokens.
         here: type of this machine's device.
         reasons: say why of what they refuse.
 
@@ -35,7 +37,7 @@ def show_matrix(
     """
     if device not in (None, "cpu", "cuda"):
         raise unknown("device", str(device), ("cpu", "cuda"))
-    check_call(seqlen, heads, head_dim, dtype)
+    check_call(seqlen, heads, head_dim, dtype, new_tokens)
     asked = device or here
     kernels = [
         kernel
@@ -59,6 +61,7 @@ def show_matrix(
         "heads": heads,
         "head_dim": head_dim,
         "dtype": dtype,
+        **({} if new_tokens is None else {"new_tokens": new_tokens}),
     }
     cells = parse(Study, {"name": "matrix", "grids": [grid]}, "Options").cells()
     predictor = Predictor(asked)
@@ -101,8 +104,9 @@ def _print(
         for name in kernels
         if not any(reason for (kernel, *_), reason in refusals.items() if kernel == name)
     ]
+    new = f" ({format_length(cell.num_queries)} of them new)" if cell.new_tokens else ""
     setting = (
-        f"{format_length(cell.seqlen)} tokens, {cell.num_q_heads}:{cell.num_kv_heads} heads, head dim "
+        f"{format_length(cell.seqlen)} tokens{new}, {cell.num_q_heads}:{cell.num_kv_heads} heads, head dim "
         f"{cell.head_dim}, {cell.dtype}, {device}"
     )
     print(

@@ -7,7 +7,7 @@ import typer
 
 from longca.core import Registry, escaped, parse
 from longca.core.reading import project_root
-from longca.lab.studies import Config, Selection, Study, load_config, load_study
+from longca.lab.studies import Config, Selection, Study, check_new_tokens, load_config, load_study
 from longca.lab.studies.checkout import home_of_results, studies_folder
 
 if TYPE_CHECKING:
@@ -52,6 +52,17 @@ MaskFilter = Annotated[
 ]
 DirectionFilter = Annotated[str, typer.Option("--direction", "-d", help="fwd or bwd")]
 SeqlenFilter = Annotated[str, typer.Option("--seqlen", "-s", help="Only these lengths: '8K', '1K..8K'")]
+NewTokensFilter = Annotated[
+    str,
+    typer.Option("--new-tokens", help="Only cells with so many new tokens after a context: '1K', '1K..16K'"),
+]
+NewTokens = Annotated[
+    str | None,
+    typer.Option(
+        help="Queries, which are the last tokens of a longer context: 1K  [default: all tokens]",
+        show_default=False,
+    ),
+]
 HeadsFilter = Annotated[str, typer.Option("--heads", help="Only these head counts: '64:8', '64:8,64:64'")]
 WorldFilter = Annotated[str, typer.Option("--world", "-w", help="Only these numbers of ranks")]
 SeedFilter = Annotated[str, typer.Option("--seed", help="Only these seeds: '0', '0..2'")]
@@ -83,7 +94,7 @@ def left_out(context: typer.Context) -> set[str]:
     }
 
 
-def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
+def check_call(seqlen: str, heads: str, head_dim: int, dtype: str, new_tokens: str | None = None) -> None:
     """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
     from longca.core import (
         DTYPE_BYTES,
@@ -99,6 +110,8 @@ def check_call(seqlen: str, heads: str, head_dim: int, dtype: str) -> None:
     try:
         num_tokens = parse_length(seqlen)
         num_heads = parse_heads(heads)
+        if new_tokens is not None:
+            check_new_tokens(parse_length(new_tokens), num_tokens)
     except ValueError as error:
         raise UserError(str(error)) from None
     for what, number, most in (
@@ -133,6 +146,7 @@ def selection(
     world: str = "",
     seed: str = "",
     heads: str = "",
+    new_tokens: str = "",
 ) -> Selection:
     filters = {
         "kernel": kernel,
@@ -143,6 +157,7 @@ def selection(
         "world": world,
         "seed": seed,
         "heads": heads,
+        "new_tokens": new_tokens,
     }
     return parse(Selection, filters, "Options")
 

@@ -15,6 +15,7 @@ from longca.lab.cli.options import (
     Json,
     KernelFilter,
     MaskFilter,
+    NewTokensFilter,
     SeedFilter,
     SeqlenFilter,
     StrategyFilter,
@@ -38,6 +39,7 @@ def command(
     mask: MaskFilter = "",
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
+    new_tokens: NewTokensFilter = "",
     heads: HeadsFilter = "",
     world: WorldFilter = "",
     seed: SeedFilter = "",
@@ -58,7 +60,9 @@ def command(
 
     config, chosen, _ = open_study(study)
     wanted, _ = loadable(
-        selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(chosen.cells())
+        selection(kernel, strategy, mask, direction, seqlen, world, seed, heads, new_tokens).apply(
+            chosen.cells()
+        )
     )
     machine = (
         gpu_machine(gpu) if gpu else this_machine(config.device if config.device != "auto" else device_type())

@@ -13,6 +13,7 @@ from longca.lab.cli.options import (
     Json,
     KernelFilter,
     MaskFilter,
+    NewTokensFilter,
     Results,
     SeedFilter,
     SeqlenFilter,
@@ -44,6 +45,7 @@ def command(
     mask: MaskFilter = "",
     direction: DirectionFilter = "",
     seqlen: SeqlenFilter = "",
+    new_tokens: NewTokensFilter = "",
     heads: HeadsFilter = "",
     world: WorldFilter = "",
     seed: SeedFilter = "",
@@ -145,7 +147,9 @@ def command(
         if shard not in by_name:
             raise unknown("shard", shard, by_name)
         cells = list(by_name[shard].cells)
-    cells = asked = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads).apply(cells)
+    cells = asked = selection(
+        kernel, strategy, mask, direction, seqlen, world, seed, heads, new_tokens
+    ).apply(cells)
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - {*STATUSES, *MEASURED_BADLY}:
         raise unknown("status", status, (*STATUSES, *MEASURED_BADLY))

@@ -38,9 +38,10 @@ class Labels:
         params = ",".join(f"{key}={value}" for key, value in cell.mask_params.items() if value is not False)
         mask = f"{cell.mask}({params})" if cell.mask in self._has_variants and params else cell.mask
         world = [f"×{cell.world}"] if cell.kind == "cp" else []
+        new = [] if cell.new_tokens is None else [f"new={format_length(cell.new_tokens)}"]
         rest = [text for name, text in _rest(cell).items() if text and _scope(name, cell) in self._varying]
         return " ".join(
-            [method or cell.method, *world, mask, format_length(cell.seqlen), cell.direction, *rest]
+            [method or cell.method, *world, mask, format_length(cell.seqlen), *new, cell.direction, *rest]
         )
 
 

@@ -190,7 +190,8 @@ def build_paper(
     links to its records there.
 
     Args:
-        records: of cells, and those of play-offs and repeats, which count for the claims alone.
+        records: of cells, and those of play-offs and repeats, which count for the claims alone. Cells of new
+            tokens after a context are left out: the study has none.
         problems: files and rows that could not be read; the page names them.
         hardware: what GPUs can do; that of `config/hardware.yaml` if not given.
         environments: listings of the software that measured; they go into the records' files, too.
@@ -199,7 +200,7 @@ def build_paper(
     Raises:
         UserError: there are no records, or a file cannot be written.
     """
-    everything = in_order(records)
+    everything = [record for record in in_order(records) if record.cell.new_tokens is None]
     whole = to_report(everything, problems)
     require_folder(folder)
     progress("deriving the table of all records")

@@ -83,7 +83,11 @@ class PublishedRate:
             cell.dtype,
             cell.direction,
         )
-        return of_rate == asked and self.mask_params.items() <= cell.mask_params.items()
+        return (
+            of_rate == asked
+            and cell.new_tokens is None
+            and self.mask_params.items() <= cell.mask_params.items()
+        )
 
 
 class Counterpart(Frozen):

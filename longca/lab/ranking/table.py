@@ -30,6 +30,7 @@ CASE = (
     "mask_params",
     "corpus",
     "seqlen",
+    "new_tokens",
     "num_q_heads",
     "num_kv_heads",
     "head_dim",

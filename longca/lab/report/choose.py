@@ -34,6 +34,7 @@ _OWN = (
     "mask_density_asked",
     "corpus",
     "seqlen",
+    "new_tokens",
     "num_q_heads",
     "num_kv_heads",
     "head_dim",
@@ -57,7 +58,7 @@ _OWN = (
 COLUMNS = tuple(dict.fromkeys((*_OWN, *RANKING)))
 """required columns of the derived table"""
 SAME_BITS = "same bits in every run"
-AXES = ("seqlen", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
+AXES = ("seqlen", "new_tokens", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
 WEIGHTS = {
     "direction": 16.0,
     "dtype": 8.0,
@@ -68,6 +69,7 @@ WEIGHTS = {
     "seqlen": 1.0,
 }
 """weights of the axes for nearest settings, if a question has no answer; numbers differ by their logarithm"""
+NEW_WEIGHT = 4.0  # of the share of new tokens, likewise
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,13 @@ class CallQuestion:
     """by the name of the command's option or of the mask's parameter, the value of what was left out"""
     deterministic: bool = False
     """only methods whose gradients were found to have the same bits in every run"""
+    queries: int | None = None
+    """the last tokens of the sequence; None if all tokens are queries"""
+
+    @property
+    def new_tokens(self) -> int:
+        """As the column of that name: `seqlen` if all tokens are queries."""
+        return self.seqlen if self.queries is None else self.queries
 
     @property
     def kind(self) -> str:
@@ -256,7 +265,8 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
 
 
 def _distance(setting: dict[str, Any], question: CallQuestion) -> float:
-    total = 0.0
+    shares = setting["new_tokens"] / setting["seqlen"], question.new_tokens / question.seqlen
+    total = NEW_WEIGHT * abs(math.log2(shares[0] / shares[1]))
     for axis, weight in WEIGHTS.items():
         own = setting[axis]
         other = getattr(question, axis)
@@ -269,8 +279,15 @@ def _setting(values: dict[str, Any], other: CallQuestion | None = None) -> str:
     """The values of all axes in words: "32K tokens · 64:8 heads · head dim 128 · bf16 · forward"; only those
     that differ from `other`."""
     heads = f"{values['num_q_heads']}:{values['num_kv_heads']} heads"
+    has_context = values["new_tokens"] < values["seqlen"]
+    other_has_context = other is not None and other.queries is not None
     words = {
         "seqlen": f"{format_length(int(values['seqlen']))} tokens",
+        "new_tokens": f"{format_length(int(values['new_tokens']))} of them new"
+        if has_context
+        else "all of them new"
+        if other_has_context
+        else "",
         "world": f"{values['world']} ranks" if values["world"] > 1 else "",
         "num_q_heads": heads,
         "num_kv_heads": heads,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from longca.lab.ranking.table import RATE, counted, is_beside, is_played, resolutions_of
 from longca.lab.ranking.table import points as ranked_points
-from longca.lab.store.table import is_ranked
+from longca.lab.store.table import is_ranked, new_texts
 from longca.lab.store.text import distinct_names, number, plural, rate_scale
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ BESIDE = "beside"  # table attribute: rows of play-offs and repeats of the same 
 RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions of all comparisons of rows
 POINT = "point"  # the column of points for ranking rates
 PAPER_COMPAT = "paper_compat=True"
-CALL = {"heads": "{} heads", "head_dim": "D {}", "dtype": "{}"}
+NEW = "new_choice"  # named even where all rows agree
+CALL = {"heads": "{} heads", "head_dim": "D {}", "dtype": "{}", NEW: "{}"}
 SEPARATOR = " · "  # of the parts of a label
 _NUMBERED = re.compile(r"\b([0-9a-f]{16})-\d+\b")
 SETTING = {"device_choice": "{}", **CALL, "corpus_choice": "{}"}
@@ -59,9 +60,8 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         device_choice: the device, if the table has several.
         corpus_choice: the corpus, if masks of one name and length have several.
         window_choice: the window, if masks of that name have several.
-        call_choice: those of heads, head dim and dtype in which the table's rows differ.
-        setting: those of device, heads, head dim, dtype and corpus in which the table's rows differ; "" if
-            none.
+        call_choice: `new_texts`, and those of heads, head dim and dtype in which the table's rows differ.
+        setting: call_choice, and those of device and corpus in which the table's rows differ; "" if none.
         detail: all of these without the mask's name.
 
     A labelled table is returned unchanged; a part of one gets new labels.
@@ -130,6 +130,7 @@ def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
     corpora = table[table.corpus != ""].groupby(["mask", "seqlen"]).corpus.nunique()
     table["device_choice"] = table.device if table.device.nunique() > 1 else ""
     table["corpus_choice"] = table.corpus if (corpora > 1).any() else ""
+    table[NEW] = new_texts(table)
     windows = {key: params_of(key[1]).get("window", "") for key in names}
     of_name = {name: {windows[key] for key in names if key[0] == name} for name in set(table["mask"])}
     table["window_choice"] = [windows[key] if len(of_name[key[0]]) > 1 else "" for key in keys]
@@ -141,11 +142,11 @@ def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _differing(table: pd.DataFrame, forms: Mapping[str, str]) -> list[str]:
-    """For each row the values of the columns in which the table's rows differ."""
+    """For each row the values of the columns in which the table's rows differ, and the new tokens."""
     parts = [
         [form.format(value) if str(value) else "" for value in table[column].tolist()]
         for column, form in forms.items()
-        if len({str(value) for value in table[column].unique()} - {""}) > 1
+        if len({str(value) for value in table[column].unique()} - {""}) > (column != NEW)
     ]
     return [join(*row) for row in zip(*parts, strict=True)] if parts else [""] * len(table)
 

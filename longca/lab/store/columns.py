@@ -92,8 +92,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("corpus", "str", "", "Source of document lengths; empty for masks "
                                 "without documents", "cell.corpus",
            lambda v: v.cell.corpus or ""),
-    Column("seqlen", "int", "tokens", "Tokens over all ranks, queries and keys alike", "cell.seqlen",
+    Column("seqlen", "int", "tokens", "Tokens over all ranks, all of them keys", "cell.seqlen",
            lambda v: v.cell.seqlen),
+    Column("new_tokens", "int", "tokens", "Queries, the last tokens of the sequence; equal to seqlen where "
+                                          "all tokens are queries", "cell.new_tokens, cell.seqlen",
+           lambda v: v.cell.num_queries),
     Column("num_q_heads", "int", "heads", "Query heads", "cell.num_q_heads", lambda v: v.cell.num_q_heads),
     Column("num_kv_heads", "int", "heads", "Key and value heads", "cell.num_kv_heads",
            lambda v: v.cell.num_kv_heads),

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 # identity of records in older tables: records that agree in all of these are the same
 IDENTITY = ("cell_id", "method_version", "run_id", "started_at", "playoff", "repeat")
+NEW_TOKENS = "new_tokens"  # a later column: as many as `seqlen` in older records
 LATER_COLUMNS = {
-    **LATER_FIELDS,
+    **{name: usual for name, usual in LATER_FIELDS.items() if name != NEW_TOKENS},
     "playoff": "",
     "playoff_rounds": None,
     "playoff_end": "",
@@ -230,14 +231,17 @@ def _columns_of_parquet(path: Path, columns: list[str]) -> pd.DataFrame | None:
 
     try:
         types = {column.name: column.type for column in COLUMNS}
-        optional = {*LATER_COLUMNS, GPUS, DISTURBED, DETERMINISTIC}
-        frame = read_columns(path, {name: types[name] for name in columns}, optional=optional).to_pandas()
+        optional = {*LATER_COLUMNS, NEW_TOKENS, GPUS, DISTURBED, DETERMINISTIC}
+        needed = {*columns, "seqlen"} if NEW_TOKENS in columns else set(columns)
+        frame = read_columns(path, {name: types[name] for name in needed}, optional=optional).to_pandas()
         lacking = [name for name in columns if name not in frame]
         values = {
             name: "" if LATER_COLUMNS[name] == {} else LATER_COLUMNS[name]
             for name in lacking
             if name in LATER_COLUMNS
         }
+        if NEW_TOKENS in lacking:
+            values[NEW_TOKENS] = frame.seqlen
         for name in {DISTURBED, DETERMINISTIC}.intersection(lacking):
             values[name] = pd.Series(pd.NA, index=frame.index, dtype="boolean")
         if GPUS in lacking:  # for older records, without decoding them, which takes seconds

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from longca.core import AS_RELEASED, FIXED_ORDER, Hardware, UserError, load_hardware
+from longca.core import AS_RELEASED, FIXED_ORDER, Hardware, UserError, format_length, load_hardware
 from longca.lab.store.cells import UnusableFile
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.rows.record_table import RecordTable, values_of
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+NEW_TOKENS = " new tokens"
+NO_CONTEXT = "no context"
 RANKED_BY = ("study", "kernel", "is_control", "input_values", "sustained", "deterministic")
 """input columns of `is_ranked`"""
 
@@ -162,6 +164,28 @@ def _is_of_fixed_order(table: pd.DataFrame) -> pd.Series:
     return ordered | table.playoff.isin(set(table.playoff[ordered]) - set(table.playoff[is_open]) - {""})
 
 
+def is_square(table: pd.DataFrame) -> pd.Series:
+    """True for rows with as many queries as keys. Others are queries at the end of a longer context, with
+    rates of their own, which no sentence about square cells may count."""
+    import pandas as pd
+
+    if "new_tokens" not in table:
+        return pd.Series(True, index=table.index)
+    return (table.new_tokens == table.seqlen).astype(bool)
+
+
+def new_texts(table: pd.DataFrame) -> list[str]:
+    """ "1K new tokens" for rows whose queries are the last tokens of a longer context, and "no context" for
+    others; "" for all rows if none has a context."""
+    squares = is_square(table).tolist()
+    if all(squares):
+        return [""] * len(table)
+    return [
+        NO_CONTEXT if square else f"{format_length(int(count))}{NEW_TOKENS}"
+        for square, count in zip(squares, table.new_tokens.tolist(), strict=True)
+    ]
+
+
 def _order(record: Record) -> tuple[Any, ...]:
     cell = record.cell
     return (
@@ -172,6 +196,7 @@ def _order(record: Record) -> tuple[Any, ...]:
         json.dumps(cell.mask_params, sort_keys=True),
         cell.direction == "bwd",
         cell.seqlen,
+        cell.num_queries,
         cell.num_q_heads,
         cell.num_kv_heads,
         cell.head_dim,

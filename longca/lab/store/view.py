@@ -90,7 +90,7 @@ class View(Times):
     def nominal_flops(self) -> int | None:
         """Operations of a block-sparse cell at exactly the requested density."""
         asked = self.cell.mask_params.get("density")
-        return None if asked is None else self.cell.flops(round(float(asked) * self.cell.seqlen**2), 1)
+        return None if asked is None else self.cell.flops(round(float(asked) * self.cell.num_pairs), 1)
 
     @property
     def nominal_tflops(self) -> float | None:
@@ -110,7 +110,7 @@ class View(Times):
     @cached_property
     def density(self) -> float | None:
         mask = self.record.mask
-        return mask.area / (mask.num_groups * self.cell.seqlen**2) if mask else None
+        return mask.area / (mask.num_groups * self.cell.num_pairs) if mask else None
 
     def tflops(self, time_ms: float | None) -> float | None:
         """Total rate of all ranks, for a call of that duration."""
@@ -138,7 +138,7 @@ class View(Times):
             return None
         if not self.cell.sustained and self.median_ms < SETTLED_MS:
             return None
-        return median(self.samples.power_w) * self.cell.world * self.median_ms / 1e3 / self.cell.seqlen
+        return median(self.samples.power_w) * self.cell.world * self.median_ms / 1e3 / self.cell.num_queries
 
     @cached_property
     def worst_tensor(self) -> str | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         USUAL_HEADS,
         USUAL_SEQLEN,
         Cell,
+        check_new_tokens,
         usual_corpus,
         usual_heads,
     )
@@ -66,6 +67,7 @@ __all__ = [
     "Study",
     "TimedOut",
     "cell_mask",
+    "check_new_tokens",
     "checkout",
     "facts",
     "fitting",

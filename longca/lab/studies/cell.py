@@ -26,7 +26,13 @@ InputValues = Literal["normal", "signs", "small", "constant"]
 # of calls before the samples of a sustained cell: power and clock of a GPU have settled by then
 SETTLE_SECONDS = 2.0
 # with their values in older cells
-LATER_FIELDS: dict[str, Any] = {"strategy_params": {}, "input_values": "normal", "sustained": False}
+LATER_FIELDS: dict[str, Any] = {
+    "strategy_params": {},
+    "input_values": "normal",
+    "sustained": False,
+    "new_tokens": None,
+}
+FEWEST_NEW = 2  # one new token is a step of decoding: its time is that of reading the cache, page by page
 
 # what is meant where a question or a study leaves it out: as in most committed records
 USUAL_SEQLEN = "32K"
@@ -57,6 +63,25 @@ def usual_heads(num_q_heads: object, num_kv_heads: object) -> tuple[int, int]:
     return queries, queries if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
 
 
+def check_new_tokens(count: int, seqlen: int) -> None:
+    """Raises ValueError for a number of new tokens that is not measured after a context.
+
+    Args:
+        seqlen: tokens of the context and new ones together.
+    """
+    if count < FEWEST_NEW:
+        raise ValueError(
+            f"{count} new token{'' if count == 1 else 's'} would be decoding, which is not measured: "
+            "it takes kernels that divide the keys of one row and read a cache in pages. Chunks of a prefill "
+            f"and speculative trees have {FEWEST_NEW} new tokens or more"
+        )
+    if count >= seqlen:
+        raise ValueError(
+            f"{count} new tokens are no end of a longer sequence, which has {seqlen}: give fewer, or leave "
+            "them out where all tokens are queries"
+        )
+
+
 class Cell(Frozen):
     """One measurement request. All defaults are filled in, so equal requests have equal ids on every
     machine."""
@@ -77,7 +102,10 @@ class Cell(Frozen):
     corpus: Name | None = None
     """source of document lengths; None for masks without documents"""
     seqlen: int = Field(ge=1, le=MOST_TOKENS)
-    """tokens over all ranks, queries and keys alike"""
+    """tokens over all ranks: keys, and as many queries unless `new_tokens` says otherwise"""
+    new_tokens: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    """queries, which are the last tokens of the sequence; the keys and values of the others are in a cache.
+    None, omitted from ids and JSON: all tokens are queries"""
     num_q_heads: int = Field(ge=1, le=MOST_HEADS)
     num_kv_heads: int = Field(ge=1, le=MOST_HEADS)
     head_dim: int = Field(ge=1, le=MOST_HEADS)
@@ -109,6 +137,8 @@ class Cell(Frozen):
                 "inputs of one value run forward alone: their gradients of q and k are 0, and no relative "
                 "error can be told"
             )
+        if self.new_tokens is not None:
+            check_new_tokens(self.new_tokens, self.seqlen)
         density = self.mask_params.get("density", 1)
         if isinstance(density, bool | str) or not 0 < density <= 1:
             raise ValueError(f"a mask's `density` is a share above 0 and at most 1, not {density!r:.80}")
@@ -163,6 +193,16 @@ class Cell(Frozen):
             **self.model_dump() | {"kind": "kernel", "strategy": None, "strategy_params": {}, "world": 1}
         )
 
+    @property
+    def num_queries(self) -> int:
+        """Queries over all ranks: the new tokens, or all tokens."""
+        return self.seqlen if self.new_tokens is None else self.new_tokens
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a query and a key, visible or not."""
+        return self.num_queries * self.seqlen
+
     def __hash__(self) -> int:
         return hash(self.cell_id)
 
@@ -178,11 +218,13 @@ class Cell(Frozen):
     @property
     def mask_key(self) -> dict[str, Any]:
         """The inputs of the mask: the arguments of `longca.masks.build_mask` except the pattern's name."""
+        new = {} if self.new_tokens is None else {"new_tokens": self.new_tokens}
         return {
             "seqlen": self.seqlen,
             "corpus": self.corpus,
             "seed": self.seed,
             "num_kv_heads": self.num_kv_heads,
+            **new,
             **self.mask_params,
         }
 
@@ -192,11 +234,12 @@ class Cell(Frozen):
         params = ",".join(f"{key}={value}" for key, value in self.mask_params.items() if value is not False)
         mask = f"{self.mask}({params})" if params else self.mask
         world = f" ×{self.world}" if self.kind == "cp" else ""
+        new = "" if self.new_tokens is None else f" new={self.new_tokens}"
         load = (f" {self.input_values} inputs" if self.input_values != "normal" else "") + (
             " sustained" if self.sustained else ""
         )
         return (
-            f"{self.method}{world} {mask} S={self.seqlen} {self.num_q_heads}:{self.num_kv_heads} "
+            f"{self.method}{world} {mask} S={self.seqlen}{new} {self.num_q_heads}:{self.num_kv_heads} "
             f"D={self.head_dim} {self.dtype} {self.direction} seed={self.seed}{load}"
         )
 

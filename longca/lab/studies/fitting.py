@@ -117,8 +117,8 @@ def is_earlier(record: Record) -> bool:
 
 
 def fits(record: Record) -> bool:
-    """True if a record is a timed call of attention on one GPU, with default inputs and a pause before each
-    call."""
+    """True if a record is a timed call of attention on one GPU, with as many queries as keys, default inputs
+    and a pause before each call."""
     cell = record.cell
     large = "density" in cell.mask_params and cell.seqlen > MOST_BLOCK_TOKENS
     return (
@@ -128,6 +128,7 @@ def fits(record: Record) -> bool:
         and record.work is None
         and cell.input_values == "normal"
         and not cell.sustained
+        and cell.new_tokens is None
         and not cell.kernel.startswith(AS_RELEASED)
         and cell.dtype == "bf16"
         and cell.head_dim == 128

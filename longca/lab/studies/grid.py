@@ -103,6 +103,9 @@ class Grid(Frozen):
     """tokens over all ranks"""
     seqlen_per_rank: tuple[Length, ...] = ()
     """tokens of each rank; a grid has this or `seqlen`"""
+    new_tokens: tuple[Length, ...] = ()
+    """queries, the last tokens of each sequence; the keys of the others are in a cache. At least 2, since
+    decoding is not measured, and fewer than `seqlen`. All tokens are queries if left out"""
     heads: tuple[Annotated[str, BeforeValidator(str)], ...]
     """query heads and KV heads, `64:8`"""
     head_dim: tuple[Annotated[int, Field(ge=1, le=MOST_HEADS)], ...] = (128,)
@@ -128,6 +131,7 @@ class Grid(Frozen):
         "corpus",
         "seqlen",
         "seqlen_per_rank",
+        "new_tokens",
         "heads",
         "head_dim",
         "dtype",
@@ -159,6 +163,7 @@ def _num_cells(grid: Grid) -> int:
         grid.world,
         grid.corpus or (None,),
         grid.seqlen or grid.seqlen_per_rank,
+        grid.new_tokens or (None,),
         grid.heads,
         grid.head_dim,
         grid.dtype,
@@ -284,6 +289,7 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
             grid.world,
             grid.corpus or (None,),
             grid.seqlen or grid.seqlen_per_rank,
+            grid.new_tokens or (None,),
             heads,
             grid.head_dim,
             grid.dtype,
@@ -291,7 +297,7 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
             grid.input_values,
             grid.sustained,
         ]
-        for kernel, (strategy, strategy_params), world, corpus, length, (
+        for kernel, (strategy, strategy_params), world, corpus, length, new_tokens, (
             num_q_heads,
             num_kv_heads,
         ), head_dim, dtype, direction, values, sustained in itertools.product(*axes):
@@ -306,6 +312,7 @@ def _expand(grid: Grid, mask: Choice, where: str) -> list[Cell]:
                 "mask_params": params,
                 "corpus": _corpus_at(grid, corpus, seqlen) if pattern.uses_documents else None,
                 "seqlen": seqlen,
+                "new_tokens": new_tokens,
                 "num_q_heads": num_q_heads,
                 "num_kv_heads": num_kv_heads,
                 "head_dim": head_dim,

@@ -342,7 +342,7 @@ class Record(Frozen):
         if self.cell_id != self.cell.cell_id:
             raise ValueError(f"cell_id is {self.cell_id}, its cell gives {self.cell.cell_id}")
         _check_start(self.started_at)
-        if self.mask is not None and self.mask.area > self.mask.num_groups * self.cell.seqlen**2:
+        if self.mask is not None and self.mask.area > self.mask.num_groups * self.cell.num_pairs:
             raise ValueError(f"its mask has {self.mask.area} visible pairs, more than there are")
         status = self.outcome.status
         if status == "ok" and (self.samples is None or self.accuracy is None):

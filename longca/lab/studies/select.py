@@ -17,6 +17,7 @@ from longca.core import (
 )
 from longca.lab.studies.cell import Cell
 
+LENGTHS = ("seqlen", "new_tokens")
 LOADED = ("kernel", "strategy", "corpus")  # masks are loaded when a study is expanded
 
 
@@ -32,6 +33,8 @@ class Selection(Frozen):
     direction: str = ""
     seqlen: str = ""
     """"8K", "1K..8K", or several separated by commas"""
+    new_tokens: str = ""
+    """like `seqlen`; cells in which all tokens are queries do not pass"""
     world: str = ""
     seed: str = ""
     heads: str = ""
@@ -51,12 +54,10 @@ class Selection(Frozen):
             if text:
                 accepted = _names(axis, text, {getattr(cell, axis) for cell in cells})
                 chosen = [cell for cell in chosen if getattr(cell, axis) in accepted]
-        for axis, text in {"seqlen": self.seqlen, "world": self.world, "seed": self.seed}.items():
-            if text:
+        for axis in ("seqlen", "new_tokens", "world", "seed"):
+            if text := getattr(self, axis):
                 ranges = [_range(axis, part) for part in text.split(",")]
-                chosen = [
-                    cell for cell in chosen if any(low <= getattr(cell, axis) <= high for low, high in ranges)
-                ]
+                chosen = [cell for cell in chosen if _is_within(getattr(cell, axis), ranges)]
         if self.heads:
             wanted = {_heads(part) for part in self.heads.split(",")}
             chosen = [cell for cell in chosen if (cell.num_q_heads, cell.num_kv_heads) in wanted]
@@ -83,6 +84,10 @@ def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
     return (wanted if any(not part.startswith("!") for part in parts) else present) - refused
 
 
+def _is_within(value: int | None, ranges: list[tuple[int, int]]) -> bool:
+    return value is not None and any(low <= value <= high for low, high in ranges)
+
+
 def _range(axis: str, text: str) -> tuple[int, int]:
     low, dots, high = text.partition("..")
     try:
@@ -90,7 +95,7 @@ def _range(axis: str, text: str) -> tuple[int, int]:
     except ValueError:
         raise UserError(
             f"'{text}' is not a range of {axis}",
-            todo="Write 8K or 1K..8K" if axis == "seqlen" else "Write 2 or 0..2",
+            todo="Write 8K or 1K..8K" if axis in LENGTHS else "Write 2 or 0..2",
         ) from None
 
 
@@ -104,7 +109,7 @@ def _heads(text: str) -> tuple[int, int]:
 def _number(axis: str, text: str) -> int:
     if text.strip().isdecimal():  # 0 is a seed and not a length, but a range may begin with it
         return int(text)
-    if axis != "seqlen":
+    if axis not in LENGTHS:
         raise ValueError(text)
     return parse_length(text)
 

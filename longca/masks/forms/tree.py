@@ -6,7 +6,8 @@ own: exactly what it would see in each of the sequences from a root to a leaf.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import deque
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -136,6 +137,32 @@ def of_tree(parents: Any, lengths: Any) -> SequenceTree:
         if order[node] >= 0:
             leaves[order[node]] += leaves[node]
     return SequenceTree(above, tokens, np.concatenate([[0], np.cumsum(tokens)]), depths, leaves)
+
+
+def renumbered(parents: list[int], order: Literal["depth", "breadth"]) -> list[int]:
+    """The same trees with their nodes in another order: each before those below it and these before its next
+    sibling ("depth"), or level by level ("breadth").
+
+    Args:
+        parents: −1 for a root, else the number of an earlier node.
+
+    Returns: The parents in the new order.
+    """
+    below: list[list[int]] = [[] for _ in parents]
+    waiting: deque[int] = deque()
+    for node, parent in enumerate(parents):
+        (waiting if parent < 0 else below[parent]).append(node)
+    number = [0] * len(parents)
+    ordered: list[int] = []
+    while waiting:
+        node = waiting.popleft()
+        number[node] = len(ordered)
+        ordered.append(-1 if parents[node] < 0 else number[parents[node]])
+        if order == "depth":
+            waiting.extendleft(reversed(below[node]))
+        else:
+            waiting.extend(below[node])
+    return ordered
 
 
 def _runs_below(parents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

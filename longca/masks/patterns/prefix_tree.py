@@ -7,7 +7,7 @@ from pydantic import Field
 
 from longca.core import Frozen
 from longca.masks.contract import Draw, Pattern
-from longca.masks.forms.tree import of_tree
+from longca.masks.forms.tree import of_tree, renumbered
 from longca.masks.mask import Mask
 
 MOST_DRAWN = 1 << 20  # size of the random numbers that share out tokens among nodes
@@ -36,7 +36,7 @@ class PrefixTree(Pattern):
         """Nodes are drawn level by level, as many as the sequence has tokens for."""
         parents = _parents(draw, params)
         if params.order == "depth":
-            parents = _depth_first(parents)
+            parents = renumbered(parents, "depth")
         lengths = _shares(draw.rng, draw.seqlen, len(parents))
         tree = of_tree(parents, lengths)
         return draw.mask(
@@ -58,22 +58,6 @@ def _parents(draw: Draw, params: PrefixTree.Params) -> list[int]:
             parents += [node] * min(count, draw.seqlen - len(parents))
         level = range(start, len(parents))
     return parents
-
-
-def _depth_first(parents: list[int]) -> list[int]:
-    """The same trees, with each node before those below it, and these before its next sibling."""
-    below: list[list[int]] = [[] for _ in parents]
-    waiting = []
-    for node in range(len(parents) - 1, -1, -1):
-        (waiting if parents[node] < 0 else below[parents[node]]).append(node)
-    number = [0] * len(parents)
-    ordered = []
-    while waiting:
-        node = waiting.pop()
-        number[node] = len(ordered)
-        ordered.append(-1 if parents[node] < 0 else number[parents[node]])
-        waiting += below[node]
-    return ordered
 
 
 def _shares(rng: np.random.Generator, seqlen: int, num_nodes: int) -> np.ndarray:

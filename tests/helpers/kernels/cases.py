@@ -20,6 +20,7 @@ SIZES = {  # pattern → (length, parameters): so small that windows, blocks and
     "causal_sliding_window": (RAGGED, {"window": 9}),
     "global_sliding_window": (RAGGED, {"num_global": 5, "window": 9}),
     "prefix_tree": (RAGGED, {"trees": 2, "branches": 3}),
+    "speculative_tree": (RAGGED, {"levels": 5}),
     "sink_local": (RAGGED, {"num_sinks": 5, "window": 9}),
     "chunked_local": (RAGGED, {"chunk": 30}),
     "longformer": (RAGGED, {"num_global": 3, "window": 4, "dilation": 3}),

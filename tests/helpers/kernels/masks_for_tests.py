@@ -19,6 +19,7 @@ SMALL = {
     "causal_sliding_window": {"window": 9},
     "global_sliding_window": {"num_global": 7, "window": 5},
     "prefix_tree": {"trees": 2, "branches": 3},
+    "speculative_tree": {"levels": 5},
     "sink_local": {"num_sinks": 5, "window": 9},
     "chunked_local": {"chunk": 20},
     "longformer": {"num_global": 3, "window": 4, "dilation": 3},

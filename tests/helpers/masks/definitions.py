@@ -98,6 +98,10 @@ def prefix_tree(i, j, seqlen, facts):
     return j <= i and own == above
 
 
+def speculative_tree(i, j, seqlen, facts):
+    return prefix_tree(i, j, seqlen, facts)  # the context is the root, and each drafted token a node
+
+
 def sink_local(i, j, seqlen, facts):
     return j <= i and (j < facts["num_sinks"] or i - j <= facts["window"])
 
@@ -141,7 +145,8 @@ OF_THE_STUDY = {
     )
 }
 DEFINITIONS = OF_THE_STUDY | {
-    function.__name__: function for function in (prefix_tree, sink_local, chunked_local, longformer, hstu)
+    function.__name__: function
+    for function in (prefix_tree, speculative_tree, sink_local, chunked_local, longformer, hstu)
 }
 
 

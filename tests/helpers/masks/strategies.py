@@ -54,6 +54,12 @@ def arguments(draw, name, seqlen):
             "branches": draw(st.integers(1, 4)),
             "order": draw(st.sampled_from(["depth", "breadth"])),
         }
+    if name == "speculative_tree":
+        chosen |= {
+            "levels": draw(st.integers(1, 9)),
+            "branches": draw(st.integers(1, 4)),
+            "order": draw(st.sampled_from(["depth", "breadth"])),
+        }
     if name == "sink_local":
         chosen |= {"num_sinks": draw(size), "window": draw(size)}
     if name == "chunked_local":

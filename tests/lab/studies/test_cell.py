@@ -89,6 +89,7 @@ def test_every_field_is_part_of_the_id():
         "mask_params": {"window": 512},
         "corpus": "mine",
         "seqlen": 4096,
+        "new_tokens": 128,
         "num_q_heads": 32,
         "num_kv_heads": 4,
         "head_dim": 64,

@@ -18,7 +18,8 @@ SMALL = 0.01  # of a standard normal value
 
 @dataclass(frozen=True)
 class Inputs:
-    """The input tensors. T tokens, H query heads, G KV heads, D head dim."""
+    """The input tensors. T tokens, H query heads, G KV heads, D head dim; T of q and dout is the number of
+    new tokens where a cell has a context."""
 
     q_THD: torch.Tensor
     k_TGD: torch.Tensor
@@ -39,9 +40,9 @@ def make_inputs(cell: Cell, device: torch.device) -> Inputs:
     """
     generator = torch.Generator(device).manual_seed(input_seed(cell))
 
-    def draw(num_heads: int) -> torch.Tensor:
+    def draw(num_tokens: int, num_heads: int) -> torch.Tensor:
         like: dict[str, Any] = {"device": device, "dtype": DTYPES[cell.dtype]}
-        shape = cell.seqlen, num_heads, cell.head_dim
+        shape = num_tokens, num_heads, cell.head_dim
         if cell.input_values == "constant":
             return torch.ones(shape, **like)
         normal = torch.randn(shape, generator=generator, **like)
@@ -50,10 +51,10 @@ def make_inputs(cell: Cell, device: torch.device) -> Inputs:
         return normal.mul_(SMALL) if cell.input_values == "small" else normal
 
     return Inputs(
-        q_THD=draw(cell.num_q_heads),
-        k_TGD=draw(cell.num_kv_heads),
-        v_TGD=draw(cell.num_kv_heads),
-        dout_THD=draw(cell.num_q_heads),
+        q_THD=draw(cell.num_queries, cell.num_q_heads),
+        k_TGD=draw(cell.seqlen, cell.num_kv_heads),
+        v_TGD=draw(cell.seqlen, cell.num_kv_heads),
+        dout_THD=draw(cell.num_queries, cell.num_q_heads),
     )
 
 

@@ -120,9 +120,9 @@ class Predictor:
                 work,
                 self.device_type == "cuda",
             )
-        flops = cell.flops(round(density * cell.seqlen**2), 1)
-        row = cell.seqlen * cell.head_dim * DTYPE_BYTES[cell.dtype]
-        tensors = row * (2 * cell.num_q_heads + 2 * cell.num_kv_heads)
+        flops = cell.flops(round(density * cell.num_pairs), 1)
+        row = cell.head_dim * DTYPE_BYTES[cell.dtype]
+        tensors = 2 * row * (cell.num_queries * cell.num_q_heads + cell.seqlen * cell.num_kv_heads)
         if cell.direction == "bwd":
             tensors *= 2
         held = (
@@ -179,10 +179,11 @@ class Predictor:
             block = int(cell.mask_params.get("block") or cell.mask_params.get("mean_block") or 0)
             small = PROXY_BLOCKS * block
             if self._plugin("mask", cell.mask).family == "dynamic" and 0 < small < cell.seqlen:
-                proxy = self._builder.build(cell.mask, **{**cell.mask_key, "seqlen": small})
-                area = round(proxy.density * proxy.num_groups * cell.seqlen**2)
+                arguments = {**cell.mask_key, "seqlen": small, "new_tokens": None}
+                proxy = self._builder.build(cell.mask, **arguments)
+                area = round(proxy.density * proxy.num_groups * cell.num_pairs)
                 self._masks[name] = (
-                    replace(proxy.traits, seqlen_q=cell.seqlen, seqlen_k=cell.seqlen, area=area),
+                    replace(proxy.traits, seqlen_q=cell.num_queries, seqlen_k=cell.seqlen, area=area),
                     proxy.density,
                 )
             else:

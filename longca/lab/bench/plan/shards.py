@@ -127,7 +127,7 @@ def estimate_playoff_seconds(
 
 def _attention_seconds(cell: Cell, rate_flops: float, density: float | None) -> float:
     share = float(cell.mask_params.get("density", 1.0)) if density is None else density
-    return cell.flops(cell.seqlen**2, 1) * share / (rate_flops * cell.world)
+    return cell.flops(cell.num_pairs, 1) * share / (rate_flops * cell.world)
 
 
 def _control_seconds(work: Work, rate_flops: float) -> float:
@@ -168,6 +168,7 @@ def playoff_minutes(cells: Iterable[Cell], rules: PlayoffRules, rate_flops: floa
             str(cell.mask_params),
             cell.corpus,
             cell.seqlen,
+            cell.new_tokens,
             cell.num_q_heads,
             cell.num_kv_heads,
             cell.head_dim,

@@ -33,8 +33,8 @@ class Table:
 
 
 def rate_tables(board: Scoreboard, width: int) -> list[Table]:
-    """Rates for each direction and number of ranks, in one unit: a row for each mask, a column for each
-    method.
+    """Rates for each direction, number of ranks and number of new tokens after a context, in one unit: a row
+    for each mask, a column for each method.
 
     Each number is of the mask's longest sequence, the geometric mean where several cases of that length
     differ by heads or the like. The caption names the lengths that are left out. Methods that do not fit
@@ -44,34 +44,29 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
     cells = {score.case: score.cell for score in ranked}
     standings = board.standings()
     names = ShortNames([score.cell for score in ranked])
-    groups: dict[tuple[str, int, str], dict[str, list[Case]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[str, int, int, str], dict[str, list[Case]]] = defaultdict(lambda: defaultdict(list))
     for case, cell in cells.items():
-        groups[standings[case].device, cell.world if cell.kind == "cp" else 0, cell.direction][
-            names.mask(cell)
-        ].append(case)
+        world = cell.world if cell.kind == "cp" else 0
+        group = standings[case].device, world, cell.new_tokens or 0, cell.direction
+        groups[group][names.mask(cell)].append(case)
     tables: list[Table] = []
     factor, unit = rate_scale(max((score.tflops or 0.0 for score in ranked), default=0.0))
     marked = any(case.is_compared for case in standings.values())
-    several_devices = len({device for device, _, _ in groups}) > 1
-    for device, world, direction in sorted(groups, key=lambda key: (*key[:2], key[2] != "fwd")):
-        rows = {
-            mask: _longest(cases, cells, standings)
-            for mask, cases in sorted(groups[device, world, direction].items())
-        }
+    several_devices = len({device for device, *_ in groups}) > 1
+    for group in sorted(groups, key=lambda key: (*key[:3], key[3] != "fwd")):
+        device, world, new_tokens, direction = group
+        rows = {mask: _longest(cases, cells, standings) for mask, cases in sorted(groups[group].items())}
         ranks = f", {world} ranks" if world else ""
-        shorter = {
-            cells[case].seqlen for cases in groups[device, world, direction].values() for case in cases
-        } - {row.length for row in rows.values()}
+        new = f", {format_length(new_tokens)} new tokens" if new_tokens else ""
+        shorter = {cells[case].seqlen for cases in groups[group].values() for case in cases} - {
+            row.length for row in rows.values()
+        }
         left_out = (
             f"also measured: S={','.join(map(format_length, sorted(shorter)))}, shown by `longca report`"
             if shorter
             else ""
         )
-        apart = sum(
-            len(standings[case].other_protocol)
-            for cases in groups[device, world, direction].values()
-            for case in cases
-        )
+        apart = sum(len(standings[case].other_protocol) for cases in groups[group].values() for case in cases)
         not_compared = (
             f"{plural(apart, 'number')} left out, of another protocol (with rests of the GPU, or without)"
             if apart
@@ -79,7 +74,7 @@ def rate_tables(board: Scoreboard, width: int) -> list[Table]:
         )
         where = f", {short_device(device)}" if several_devices else ""
         tables += _tables(
-            f"{unit}, {DIRECTIONS[direction]}{ranks}{where}",
+            f"{unit}, {DIRECTIONS[direction]}{ranks}{new}{where}",
             rows,
             factor,
             (names.common, left_out, not_compared),

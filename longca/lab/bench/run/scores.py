@@ -303,6 +303,7 @@ class ShortNames:
         return {
             "direction": cell.direction,
             "seqlen": format_length(cell.seqlen),
+            "new_tokens": "" if cell.new_tokens is None else f"new={format_length(cell.new_tokens)}",
             "world": f"×{cell.world}" if cell.kind == "cp" else "",
             "heads": f"{cell.num_q_heads}:{cell.num_kv_heads}",
             "head_dim": f"D={cell.head_dim}",
@@ -344,6 +345,7 @@ def _setting(cell: Cell) -> tuple[object, ...]:
     return (
         cell.direction,
         cell.seqlen,
+        cell.new_tokens,
         cell.kind == "cp" and cell.world,
         cell.num_q_heads,
         cell.num_kv_heads,

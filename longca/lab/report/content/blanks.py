@@ -24,6 +24,7 @@ CALL = (
     "mask_params",
     "corpus",
     "seqlen",
+    "new_tokens",
     "num_q_heads",
     "num_kv_heads",
     "head_dim",

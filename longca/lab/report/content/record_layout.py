@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from longca.lab.report.series import Unit
 
 COMMAND = (
-    "longca run {study} {run_as} -m {mask} -s {seqlen}[ -w {ranks}] -d {direction} --seed {seed} --force"
+    "longca run {study} {run_as} -m {mask} -s {seqlen}[ --new-tokens {new}][ -w {ranks}] -d {direction} "
+    "--seed {seed} --force"
 )
 SAMPLED = "Samples in the order measured: {sample_low} to {sample_high} ms"
 COUNTED = (
@@ -105,6 +106,7 @@ TABLE = (
     TableColumn("Ranks", "{world}", number=True, optional="world"),
     TableColumn("Mask", "{mask_label}", "mask"),
     TableColumn("Length", "{seqlen}", order="seqlen_order", number=True),
+    TableColumn("New", "{new_or_all}", order="new_order", number=True, optional="new_or_all"),
     TableColumn("Heads", "{heads}", optional="heads"),
     TableColumn("D", "{head_dim}", number=True, optional="head_dim"),
     TableColumn("Type", "{dtype}", optional="dtype"),
@@ -137,6 +139,7 @@ DETAILS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("parameters", "{mask_params}"),
             ("drawn", "{drawn}"),
             ("corpus", "{corpus}"),
+            ("new tokens", "{new} queries, the last of {seqlen} tokens"),
             ("heads", "{heads}, D {head_dim}, {dtype}"),
             ("density", "{density}"),
             ("FLOP", "{flops}"),
@@ -221,7 +224,9 @@ DETAILS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         ),
     ),
 )
-_WHERE = "{method}\n{mask_label}, {seqlen}, {heads} heads, {direction_word}[, {ranks} ranks]\n"
+_WHERE = (
+    "{method}\n{mask_label}, {seqlen}[, {new} new tokens], {heads} heads, {direction_word}[, {ranks} ranks]\n"
+)
 TIP = {  # of a point, by whether it has a time
     "timed": _WHERE + "[{rate} UNIT[ ({low}–{high})], ]{ms} ms\nn = {n}[{over}][, IQR {iqr}]"
     "[\nerror [of {error_tensor} ]{ratio} of its budget[, memory {memory}[, {absolute_memory} in all]]]"
@@ -247,6 +252,7 @@ FILTERS = (
     Filter("method", "Method", "method"),
     Filter("mask", "Mask", "mask_label"),
     Filter("seqlen", "Length", "seqlen", "seqlen_order"),
+    Filter("new", "New tokens", "new_or_all", "new_order"),
     Filter("heads", "Heads", "heads"),
     Filter("world", "Ranks", "world", "world"),
     Filter("direction", "Direction", "direction"),

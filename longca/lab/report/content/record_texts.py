@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.report.matrix import WORST_FIRST
 from longca.lab.report.series import DIRECTIONS
+from longca.lab.store.table import NEW_TOKENS, NO_CONTEXT
 from longca.lab.store.text import format_bytes, is_missing, number, percent
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ SAME = [
     "method",
     "mask",
     "seqlen",
+    "new_tokens",
     "world",
     "direction",
     "seed",
@@ -44,6 +46,7 @@ MERGED = (
     "world",
     "mask_label",
     "seqlen",
+    "new_choice",
     "heads",
     "direction",
     "status",
@@ -86,6 +89,8 @@ def table_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
         "run_as": [_options(str(method)) for method in table.method],
         "again": [_again(int(count) - 1) for count in same],
         "seqlen_order": [int(length) for length in table.seqlen],
+        "new_or_all": [text or "all" for text in _new(table)],
+        "new_order": [int(count) for count in table.new_tokens],
         "status_order": [orders[str(status)] for status in table.status],
         "rate_order": _raw(table, "tflops_per_device"),
         "ms_order": _raw(table, "time_ms_median"),
@@ -117,6 +122,7 @@ def tip_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
         "ranks": ["" if world == 1 else str(world) for world in table.world],
         "mask_label": _words(table, "mask_label"),
         "seqlen": [format_length(int(length)) for length in table.seqlen],
+        "new": _new(table),
         "heads": _words(table, "heads"),
         "direction_word": [DIRECTIONS[str(direction)] for direction in table.direction],
         "status": _words(table, "status"),
@@ -130,6 +136,14 @@ def tip_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:
         "ratio": _numbers(table, "budget_ratio", percent),
         "error_tensor": _words(table, "error_tensor"),
     }
+
+
+def _new(table: pd.DataFrame) -> list[str]:
+    """The number of new tokens; "" where all tokens are queries."""
+    return [
+        "" if text in ("", NO_CONTEXT) else text.removesuffix(NEW_TOKENS)
+        for text in table.new_choice.tolist()
+    ]
 
 
 def detail_texts(table: pd.DataFrame, unit: Unit) -> dict[str, list[Any]]:

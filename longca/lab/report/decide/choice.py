@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import UserError, check_installed, check_name, unknown, whole_number
 from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
-from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN, usual_heads
+from longca.lab.studies import (
+    USUAL_DTYPE,
+    USUAL_HEAD_DIM,
+    USUAL_HEADS,
+    USUAL_SEQLEN,
+    check_new_tokens,
+    usual_heads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,6 +117,7 @@ def choose(
     gpu: str | None = None,
     corpus: str | None = None,
     deterministic: bool = False,
+    new_tokens: int | str | None = None,
     **params: Any,
 ) -> Choice:
     """Ranks the methods for an attention call from records. `longca.advise` predicts what no record has.
@@ -128,6 +136,8 @@ def choose(
         corpus: of document lengths; the usual one for that length if it was measured.
         deterministic: only methods whose gradients were found to have the same bits in every run. Backward is
             ranked alone: forward has the same bits anyway.
+        new_tokens: queries, which are the last tokens of a longer context, as a number or "1K"; those of the
+            mask, or all tokens. Cells with a context are never ranked with others.
         params: of the pattern; others have their defaults if these were measured.
 
     Raises:
@@ -148,6 +158,7 @@ def choose(
         corpus=corpus,
         deterministic=deterministic,
         params=params,
+        new_tokens=new_tokens,
     )
     table, problems = load_columns(places_of(*sources), COLUMNS)
     return answer(table, question, direction, gpu=gpu, together=bool(sources), problems=problems)
@@ -165,6 +176,7 @@ def question_of(
     corpus: str | None,
     params: dict[str, Any],
     deterministic: bool = False,
+    new_tokens: int | str | None = None,
 ) -> CallQuestion:
     """Checks a question. Arguments are those of `choose`. Raises UserError."""
     from longca.core import DTYPE_BYTES, Registry, format_length, parse_length
@@ -182,7 +194,9 @@ def question_of(
             )
         defaults = Registry("mask").load(mask.name).resolve({})
         params = {key: mask.params[key] for key in defaults if mask.params.get(key) != defaults[key]} | params
-        seqlen = mask.seqlen_q if seqlen is None else seqlen
+        if mask.seqlen_q < mask.seqlen_k and new_tokens is None:
+            new_tokens = mask.seqlen_q
+        seqlen = mask.seqlen_k if seqlen is None else seqlen
         corpus = mask.origin.corpus if corpus is None and mask.origin is not None else corpus
         mask = mask.name
     pattern = Registry("mask").load(mask)
@@ -193,6 +207,9 @@ def question_of(
             raise UserError(f"Mask '{mask}' has no documents", todo="Leave the corpus out")
     try:
         tokens = parse_length(USUAL_SEQLEN if seqlen is None else seqlen)
+        queries = None if new_tokens is None else parse_length(new_tokens)
+        if queries is not None:
+            check_new_tokens(queries, tokens)
     except ValueError as error:
         raise UserError(str(error)) from None
     num_q_heads, num_kv_heads = usual_heads(num_q_heads, num_kv_heads)
@@ -224,6 +241,7 @@ def question_of(
         corpus,
         defaults,
         bool(deterministic),
+        queries,
     )
 
 
@@ -327,6 +345,7 @@ def advise_command(question: CallQuestion, direction: str = "both", gpu: str | N
     options = {
         "-m": f"{question.mask}:{params}" if params else question.mask,
         "-s": format_length(question.seqlen),
+        "--new-tokens": "" if question.queries is None else format_length(question.queries),
         "--heads": f"{question.num_q_heads}:{question.num_kv_heads}",
         "--head-dim": str(question.head_dim),
         "--dtype": question.dtype,
@@ -337,6 +356,7 @@ def advise_command(question: CallQuestion, direction: str = "both", gpu: str | N
     }
     usual = {
         "-s": USUAL_SEQLEN,
+        "--new-tokens": "",
         "--heads": USUAL_HEADS,
         "--head-dim": str(USUAL_HEAD_DIM),
         "--dtype": USUAL_DTYPE,

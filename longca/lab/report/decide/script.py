@@ -12,6 +12,7 @@ from longca.lab.report.content.packing import packed, script_json
 from longca.lab.report.decide.heat_map import ALONE, NOT_ASKED, HeatMap, Placed
 from longca.lab.report.decide.views import DENSE, Decision
 from longca.lab.report.series import DIRECTIONS, join
+from longca.lab.store.table import NEW_TOKENS, NO_CONTEXT
 from longca.lab.store.text import distinct_names, number
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _WHERE = "{method}, {mask}\n"
 LOST_TIP = _WHERE + "{why}"
 FOOT_TIP = "{method} {ran}\n{least}"
+UNITS = {"": 1, "K": 1024, "M": 1024**2}  # of lengths
 CAPTION = "{setting}: {meaning}"
 SHOWS = {"percent": "% of best", "rate": "UNIT", "ms": "ms"}
 
@@ -143,16 +145,17 @@ def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
     gpus = distinct_names({view.place.gpu for view in views})
     calls = {view.place.heads for view in views}
     only_heads = all(re.fullmatch(r"\d+:\d+ heads", call) for call in calls)
+    only_new = all(call == NO_CONTEXT or re.fullmatch(rf"\w+{NEW_TOKENS}", call) for call in calls)
     choices: list[tuple[str, str, int, Callable[[Any], Any], Callable[[Any], str]]] = [
         ("family", "Masks", 32, lambda value: value != DENSE, str),
         ("gpu", "GPU", 16, str, gpus.__getitem__),
         ("seqlen", "Length", 1, int, format_length),
         (
             "heads",
-            "Heads" if only_heads else "Setting",
+            "Heads" if only_heads else "New tokens" if only_new else "Setting",
             4,
             _by_numbers,
-            lambda value: value.removesuffix(" heads") if only_heads else value,
+            lambda value: value.removesuffix(" heads" if only_heads else NEW_TOKENS if only_new else ""),
         ),
         ("corpus", "Documents of", 2, str, str),
         ("window", "Window", 2, _by_numbers, _length),
@@ -190,7 +193,8 @@ def _texts(unit: Unit) -> dict[str, Callable[[Placed], str]]:
 
 
 def _by_numbers(text: str) -> tuple[tuple[int, ...], str]:
-    return tuple(map(int, re.findall(r"\d+", text))), text
+    numbers = re.findall(r"(\d+)([KM]?)", text)
+    return tuple(int(digits) * UNITS[unit] for digits, unit in numbers), text
 
 
 def _length(text: str) -> str:

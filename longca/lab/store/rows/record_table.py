@@ -44,6 +44,7 @@ ORDER = (  # True and "bwd" last; a number after its name is the text's
     MASK_PARAMS,
     "direction",
     "seqlen",
+    "new_tokens",
     "num_q_heads",
     "num_kv_heads",
     "head_dim",
