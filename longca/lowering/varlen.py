@@ -29,7 +29,7 @@ def packed_sequences(mask: Mask) -> Varlen:
     Queries without visible keys, and keys that no query sees, become sequences without keys and without
     queries.
     """
-    if mask.num_groups == 1 and mask.grid is None:
+    if mask.num_groups == 1:
         sequences = _sequences_of_bands(mask)
         if sequences is not None:
             return sequences

@@ -19,7 +19,9 @@ from longca.core.errors import UserError
 from longca.lab.store.checks.columns import checked_columns
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.export import export
-from longca.lab.store.load import COMMITTED
+from longca.lab.store.load import COMMITTED, load
+from longca.lab.store.parquet import RECORD_COLUMN
+from longca.lab.store.rows.load import load_rows
 from tests.helpers.hostile.fuzzing import told
 from tests.helpers.records import gpu_study, record
 from tests.helpers.support import examples
@@ -207,6 +209,14 @@ def test_records_of_a_gpu_without_a_known_peak_are_one_line_to_advise(file: Path
         and "config/hardware.yaml" in done.stderr
         and len(done.stderr.splitlines()) == 1
     )
+
+
+def test_a_table_of_records_alone_is_read(tmp_path: Path):
+    """All columns follow from them."""
+    path = tmp_path / "records.parquet"
+    pq.write_table(sound().select([RECORD_COLUMN]), path)
+    rows = load_rows(path)
+    assert len(rows.table) == len(sound()) and not rows.problems and not load(path).problems
 
 
 @pytest.mark.skipif(not COMMITTED.is_dir(), reason="only a checkout has the records")

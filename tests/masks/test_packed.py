@@ -188,6 +188,13 @@ def test_padding_is_not_a_document():
     assert (form.max_seqlen, form.max_seqlen_k, form.window) == (12, 12, (-1, 0))
 
 
+def test_a_block_map_of_different_numbers_of_queries_and_keys():
+    mask = Mask.from_block_map([3, 5], [1, 4], np.eye(2, dtype=bool))
+    form = mask.to_cu_seqlens()
+    assert form.cu_seqlens.tolist() == [0, 3, 8] and form.cu_seqlens_k is not None
+    assert np.array_equal(there_and_back(mask).dense(), mask.dense())
+
+
 def test_no_keys_differ_from_the_queries_of_plain_segments():
     assert Mask.from_documents([3, 5]).to_cu_seqlens().cu_seqlens_k is None
 

@@ -147,7 +147,10 @@ class _Stored:
         self._values = dict[str, object]()
 
     def difference(self, row: int, values: dict[str, object]) -> str:
-        """The first difference of a row; rows are asked for in their order."""
+        """The first difference of a row; rows are asked for in their order. A file may have none of the
+        columns."""
+        if not self._table.column_names:
+            return ""
         while self._row < row:
             self._row, self._values = self._row + 1, next(self._rows)
         return difference(values, self._values)
