@@ -4,10 +4,11 @@
     torchrun --nproc-per-node 2 examples/finetune_packed.py                            # one sequence over two ranks
     torchrun --nproc-per-node 4 examples/finetune_packed.py --fsdp --tensor-parallel 2 # FSDP2 x TP x CP
 
-Each step packs new documents into one row, as TRL's packing does: without padding, with positions that restart, and
-no label at the first token of a document. So its mask is new, too: on several ranks a background thread plans it
-while the step before is computed. Documents are arithmetic progressions of tokens, whose pace attention must find. At
-the end one document is changed, and the outputs of all others are compared, bit by bit. On GPUs it runs as on CPUs.
+Each step packs new documents into one row, as TRL's packing does: without padding, with positions that
+restart, and no label at the first token of a document. So its mask is new, too: on several ranks a background
+thread plans it while the step before is computed. Documents are arithmetic progressions of tokens, whose pace
+attention must find. At the end one document is changed, and the outputs of all others are compared, bit by bit.
+Where there are GPUs, it uses them.
 """  # noqa: E501
 
 from __future__ import annotations

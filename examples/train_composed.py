@@ -7,7 +7,7 @@
 Each step accumulates the gradients of several packed sequences, the micro-batches. Their lengths and documents
 differ, so each has a mask of its own: a background thread plans the next one while this one is computed. Documents
 are arithmetic progressions, whose pace attention must find. The loss is the same for any number of ranks but for
-rounding. On GPUs it runs as on CPUs.
+rounding. Where there are GPUs, it uses them.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def test_gradients_are_those_without_checkpointing():
 
 
 def many_micro_batches(comm: Comm) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """By way of checkpointing: gradients by the inputs of micro-batches that run backward at once, and of those that
-    do so after all forwards."""
+    """By way of checkpointing: gradients by inputs, of micro-batches that run backward at once, and of those
+    that do so after all forwards."""
     results = []
     for way in (WAYS["plain"], WAYS["reentrant"], WAYS["non-reentrant"]):
         cp = context_parallel(DOCUMENTS, strategy="ring_p2p", **HEADS)

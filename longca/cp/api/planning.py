@@ -138,8 +138,8 @@ class MaskPlanner:
                 plan = (
                     self._prepare(found, masks, self._comm, start_s) if isinstance(found, _Choice) else found
                 )
-            for name in sorted(plan.streams):
-                plan.streams[name].open(self._comm.stream(name))
+                for name in sorted(plan.streams):
+                    plan.streams[name].open(self._comm.stream(name))
             self._kept[key] = plan
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
