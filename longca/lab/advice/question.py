@@ -26,7 +26,7 @@ from longca.core import (
 )
 from longca.cp.forecast import PROFILES
 from longca.lab.store.text import plural
-from longca.lab.studies import DRAWS
+from longca.lab.studies import DRAWS, check_new_tokens
 from longca.masks import Mask, draw_again
 from longca.predict.fitted import FOLDER, FittedKernels, fitted_on, load_fitted
 
@@ -259,6 +259,11 @@ def question_of(
             why="tokens are divided, and each is a query and a key",
             todo="Give a square mask, or gpus=1",
         )
+    if mask.seqlen_q < mask.seqlen_k:
+        try:
+            check_new_tokens(mask.seqlen_q, mask.seqlen_k)
+        except ValueError as error:
+            raise UserError(str(error)) from None
     check_name("direction", direction, DIRECTIONS)
     check_name("dtype", dtype, DTYPE_BYTES)
     for name, given in (("profile", profile), ("gpu", gpu)):

@@ -57,7 +57,7 @@ def test_decoding_and_whole_sequences_are_refused(count, message):
 
 
 def test_a_grid_asks_for_each_number_after_each_length():
-    cells = Study(grids=[GRID]).cells()
+    cells = Study.model_validate({"grids": [GRID]}).cells()
     assert {(cell.mask, cell.seqlen, cell.new_tokens) for cell in cells} == {
         (mask, seqlen, count)
         for mask in ("causal", "speculative_tree")
@@ -75,7 +75,7 @@ def test_a_grid_asks_for_each_number_after_each_length():
 )
 def test_a_grid_with_other_numbers_is_refused_in_one_line(values, message):
     with pytest.raises(UserError, match=message) as error:
-        Study(name="mine", grids=[GRID | values]).cells()
+        Study.model_validate({"name": "mine", "grids": [GRID | values]}).cells()
     assert len(str(error.value).splitlines()) <= 2
 
 
