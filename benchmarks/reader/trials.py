@@ -2,13 +2,14 @@
 seconds, and whether `longca choose` and `longca advise` give an engineer the same answer.
 
 tests/lab/ranking/test_same_answers.py holds the answers of pages, claims and `choose` together. Advice
-predicts calls without rests, so that it may name another method than records with rests do. The last lines say
-how often, and what it would cost by these records.
+predicts calls without rests, so that it may name another method than records with rests do. The last lines
+say how often, and what it would cost by these records.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -153,12 +154,14 @@ def main() -> None:
     print(f"\n{len(asked)} questions of an engineer at 32K tokens, by records and by prediction")
     for gpu in GPUS:
         of_gpu = [pair for pair in asked if pair.gpu == gpu]
-        worst = min(of_gpu, key=lambda pair: pair.share)
+        known = [pair for pair in of_gpu if not math.isnan(pair.share)]
+        worst = min(known, key=lambda pair: pair.share)
         print(
-            f"{gpu}: the advised kernel leads by records in {sum(pair.is_same for pair in of_gpu)} of "
-            f"{len(of_gpu)}, one of the predicted tie does in {sum(pair.is_near for pair in of_gpu)}; at its "
+            f"{gpu}: the advised kernel leads by records in {sum(pair.is_same for pair in known)} of "
+            f"{len(known)}, one of the predicted tie does in {sum(pair.is_near for pair in known)}; at its "
             f"worst advice reaches {100 * worst.share:.1f} % of the fastest ({worst.advised}, {worst.mask} "
-            f"{worst.direction}, where {worst.leaders[0]} is)"
+            f"{worst.direction}, where {worst.leaders[0]} is); in {len(of_gpu) - len(known)} more, records "
+            f"do not have the advised kernel"
         )
 
 

@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from longca.core import UserError, check_installed, check_name, unknown, whole_number
-from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
+from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings, rankings_by_study
 from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN, usual_heads
 
 if TYPE_CHECKING:
@@ -249,7 +249,9 @@ def answer(
     found: list[tuple[CallRanking, tuple[str, ...]]] = []
     unanswered = []
     for one in questions:
-        rows = [(ranking, ()) for ranking in rankings(table, one)] if together else _by_study(table, one)
+        rows = (
+            [(ranking, ()) for ranking in rankings(table, one)] if together else rankings_by_study(table, one)
+        )
         found += rows
         unanswered += [] if rows else [str(one)]
     if not found:
@@ -326,29 +328,6 @@ def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str, gpu:
     return UserError(
         f"No record has {question}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted
     )
-
-
-def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRanking, tuple[str, ...]]]:
-    """For each GPU and setting, the ranking of the study that measured the most methods with rests, or
-    without where none has two with rests, and the other studies that measured some.
-
-    Records of several studies are never put together here: they differ in their runs, in what they ask, and
-    in who was measured twice.
-    """
-    from longca.lab.store.table import is_ranked
-
-    found: dict[tuple[tuple[str, ...], str], list[CallRanking]] = {}
-    for _, rows in table.loc[is_ranked(table)].groupby("study", sort=False):
-        for ranking in rankings(rows, question):
-            found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
-    chosen = []
-    for alike in found.values():
-        first, *others = sorted(
-            alike,
-            key=lambda ranking: (not (ranking.rests and len(ranking.methods) > 1), -len(ranking.methods)),
-        )
-        chosen.append((first, tuple(study for ranking in others for study in ranking.studies)))
-    return chosen
 
 
 def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:
