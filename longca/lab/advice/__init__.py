@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from longca.lab.advice.answer import Advice
     from longca.lab.advice.beside import predictions
     from longca.lab.advice.kept_fit import fit_sources
-    from longca.lab.advice.question import check_blocks
     from longca.lab.advice.ranking import advise
 else:
     __getattr__, __dir__ = face(__name__)
 
-__all__ = ["Advice", "advise", "check_blocks", "fit_sources", "many_gpus", "predictions"]
+__all__ = ["Advice", "advise", "fit_sources", "many_gpus", "predictions"]

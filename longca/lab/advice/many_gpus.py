@@ -276,6 +276,7 @@ def table(cells: Sequence[PredictedCell], factor: float = 1.0) -> pd.DataFrame:
                 "mask": cell.mask,
                 "corpus": MASKS[cell.mask] or "",
                 "seqlen": seqlen,
+                "new_tokens": seqlen,
                 "num_q_heads": HEADS[0],
                 "num_kv_heads": HEADS[1],
                 "head_dim": 128,

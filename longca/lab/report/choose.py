@@ -198,6 +198,47 @@ def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
     return [_ranking(question, view, mask, named) for view in decided.views for mask in view.masks]
 
 
+def rankings_by_study(
+    table: pd.DataFrame, question: CallQuestion
+) -> list[tuple[CallRanking, tuple[str, ...]]]:
+    """For each GPU and setting, the ranking of the study that measured the most methods with rests, or
+    without where none has two with rests, and the other studies that measured some.
+
+    Records of several studies are never put together here: they differ in their runs, in what they ask, and
+    in who was measured twice.
+    """
+    found: dict[tuple[tuple[str, ...], str], list[CallRanking]] = {}
+    every = [
+        ranking
+        for _, rows in table.loc[is_ranked(table)].groupby("study", sort=False)
+        for ranking in rankings(rows, question)
+    ]
+    most: dict[tuple[str, ...], int] = {}
+    for ranking in every:
+        most[ranking.devices] = max(most.get(ranking.devices, 0), _num_usual(ranking, question))
+    for ranking in every:  # a study of a variant alone does not answer where another one has what was asked
+        if _num_usual(ranking, question) == most[ranking.devices]:
+            found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
+    chosen = []
+    for alike in found.values():
+        first, *others = sorted(
+            alike,
+            key=lambda ranking: (not (ranking.rests and len(ranking.methods) > 1), -len(ranking.methods)),
+        )
+        chosen.append((first, tuple(study for ranking in others for study in ranking.studies)))
+    return chosen
+
+
+def _num_usual(ranking: CallRanking, question: CallQuestion) -> int:
+    """The number of parameters of its mask that are as asked or else usual, its corpus among them."""
+    recorded = dict(pair.split("=", 1) for pair in ranking.params.split(", ") if pair)  # False is left out
+    corpora = {question.corpus or usual_corpus(question.seqlen)}
+    return (not ranking.corpora or set(ranking.corpora) == corpora) + sum(
+        recorded.get(key, "False") == str(question.params.get(key, usual))
+        for key, usual in question.usual_params.items()
+    )
+
+
 def nearest_settings(table: pd.DataFrame, question: CallQuestion, count: int = 3) -> list[str]:
     """The differences of the nearest settings with records of this mask, nearest first; none without
     records."""

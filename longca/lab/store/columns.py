@@ -94,9 +94,8 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.cell.corpus or ""),
     Column("seqlen", "int", "tokens", "Tokens over all ranks, all of them keys", "cell.seqlen",
            lambda v: v.cell.seqlen),
-    Column("new_tokens", "int", "tokens", "Queries, the last tokens of the sequence; equal to seqlen where "
-                                          "all tokens are queries", "cell.new_tokens, cell.seqlen",
-           lambda v: v.cell.num_queries),
+    Column("new_tokens", "int", "tokens", "Queries, the last tokens of the sequence: as seqlen if all are",
+           "cell.new_tokens, cell.seqlen", lambda v: v.cell.num_queries),
     Column("num_q_heads", "int", "heads", "Query heads", "cell.num_q_heads", lambda v: v.cell.num_q_heads),
     Column("num_kv_heads", "int", "heads", "Key and value heads", "cell.num_kv_heads",
            lambda v: v.cell.num_kv_heads),
@@ -271,15 +270,14 @@ COLUMNS: tuple[Column, ...] = (
            lambda v: v.error("dv")),
     Column("max_abs_error", "float", "", "Largest absolute error of any tensor", "accuracy.max_abs",
            lambda v: _largest(tuple(v.accuracy.max_abs.values())) if v.accuracy else None),
-    Column("empty_rows_ok", "bool", "", "True if rows without keys gave 0; empty if the mask has "
-                                        "none", "accuracy.empty_rows_ok",
+    Column("empty_rows_ok", "bool", "", "True if rows without keys gave 0; empty if the mask has none",
+           "accuracy.empty_rows_ok",
            lambda v: v.accuracy.empty_rows_ok if v.accuracy else None),
     Column("deterministic", "bool", "", "True if the bits of all gradients were the same in several runs, of "
            "kernels that promise this; false if they were not; empty for others, and in older records",
            "accuracy.deterministic", lambda v: v.accuracy.deterministic if v.accuracy else None),
     # memory and costs outside the timed call
-    Column("peak_bytes", "int", "bytes", "Peak memory of one call above the memory resident before it, "
-                                         "largest rank",
+    Column("peak_bytes", "int", "bytes", "Peak memory of one call above what was resident, largest rank",
            "memory.peak_bytes", lambda v: _largest(v.memory.peak_bytes) if v.memory else None),
     Column("absolute_peak_bytes", "int", "bytes", "Peak memory, largest rank", "memory.absolute_peak_bytes",
            lambda v: _largest(v.memory.absolute_peak_bytes) if v.memory else None),

@@ -11,7 +11,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from longca.core import UserError, check_installed, check_name, unknown, whole_number
-from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
+from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings, rankings_by_study
+from longca.lab.report.decide.league import backward_only, proven_rows
 from longca.lab.studies import (
     USUAL_DTYPE,
     USUAL_HEAD_DIM,
@@ -270,13 +271,15 @@ def answer(
         raise unknown("direction", direction, DIRECTIONS)
     table = _on_gpu(table, gpu) if gpu else table
     if question.deterministic:
-        direction = _backward(direction)
-        table = _proven(table)
+        direction = backward_only(direction)
+        table = proven_rows(table)
     questions = [replace(question, direction=each) for each in DIRECTIONS[direction]]
     found: list[tuple[CallRanking, tuple[str, ...]]] = []
     unanswered = []
     for one in questions:
-        rows = [(ranking, ()) for ranking in rankings(table, one)] if together else _by_study(table, one)
+        rows = (
+            [(ranking, ()) for ranking in rankings(table, one)] if together else rankings_by_study(table, one)
+        )
         found += rows
         unanswered += [] if rows else [str(one)]
     if not found:
@@ -307,32 +310,6 @@ def _defaults(question: CallQuestion, rankings: list[CallRanking], direction_giv
         values = {params.get(name, "") for params in recorded}
         taken[name] = values.pop() if len(values) == 1 else ""
     return {name: value for name, value in taken.items() if value}
-
-
-def _backward(direction: str) -> str:
-    """The direction that a question about determinism is asked in. Raises UserError: it is forward."""
-    if direction == "fwd":
-        raise UserError(
-            "Forward needs no choice among deterministic methods",
-            why="its sums have a fixed order anyway",
-            todo="Ask for `bwd`, or for all methods",
-        )
-    return "bwd"
-
-
-def _proven(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that compete where gradients must have the same bits in every run. Raises UserError: there are
-    none."""
-    from longca.lab.store.table import is_deterministic
-
-    rows = table.loc[is_deterministic(table)]
-    if not (rows.status == "ok").any():
-        raise UserError(
-            "No record proves that gradients have the same bits in every run",
-            why="older records do not, and others are of kernels that promise nothing",
-            todo="`longca run deterministic` measures those that do",
-        )
-    return rows
 
 
 def advise_command(question: CallQuestion, direction: str = "both", gpu: str | None = None) -> str:
@@ -385,29 +362,6 @@ def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str, gpu:
     return UserError(
         f"No record has {question}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted
     )
-
-
-def _by_study(table: pd.DataFrame, question: CallQuestion) -> list[tuple[CallRanking, tuple[str, ...]]]:
-    """For each GPU and setting, the ranking of the study that measured the most methods with rests, or
-    without where none has two with rests, and the other studies that measured some.
-
-    Records of several studies are never put together here: they differ in their runs, in what they ask, and
-    in who was measured twice.
-    """
-    from longca.lab.store.table import is_ranked
-
-    found: dict[tuple[tuple[str, ...], str], list[CallRanking]] = {}
-    for _, rows in table.loc[is_ranked(table)].groupby("study", sort=False):
-        for ranking in rankings(rows, question):
-            found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
-    chosen = []
-    for alike in found.values():
-        first, *others = sorted(
-            alike,
-            key=lambda ranking: (not (ranking.rests and len(ranking.methods) > 1), -len(ranking.methods)),
-        )
-        chosen.append((first, tuple(study for ranking in others for study in ranking.studies)))
-    return chosen
 
 
 def _on_gpu(table: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.core import FIXED_ORDER, format_length
+from longca.core import FIXED_ORDER, UserError, format_length
 from longca.lab.ranking import compare
 from longca.lab.ranking.sentences import finding_text
 from longca.lab.report.decide.cases import CaseKey, cases
@@ -199,3 +199,29 @@ def _costs(standings: Standings, open_cases: Mapping[CaseKey, Standing]) -> str:
         for kernel, ratios in sorted(slower.items())
     ]
     return f"A fixed order takes {'; '.join(parts)}." if parts else ""
+
+
+def backward_only(direction: str) -> str:
+    """The direction that a question about determinism is asked in. Raises UserError: it is forward."""
+    if direction == "fwd":
+        raise UserError(
+            "Forward needs no choice among deterministic methods",
+            why="its sums have a fixed order anyway",
+            todo="Ask for `bwd`, or for all methods",
+        )
+    return "bwd"
+
+
+def proven_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that compete where gradients must have the same bits in every run. Raises UserError: there are
+    none."""
+    from longca.lab.store.table import is_deterministic
+
+    rows = table.loc[is_deterministic(table)]
+    if not (rows.status == "ok").any():
+        raise UserError(
+            "No record proves that gradients have the same bits in every run",
+            why="older records do not, and others are of kernels that promise nothing",
+            todo="`longca run deterministic` measures those that do",
+        )
+    return rows
