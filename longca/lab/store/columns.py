@@ -282,8 +282,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("absolute_peak_bytes", "int", "bytes", "Peak memory, largest rank", "memory.absolute_peak_bytes",
            lambda v: _largest(v.memory.absolute_peak_bytes) if v.memory else None),
     Column("above_shards_bytes", "int", "bytes", "Under cp, peak memory of a rank beyond its shards of q, k, "
-                                                 "v, the result and all gradients: buffers, plans and "
-                                                 "tensors saved for backward; largest rank",
+           "v, the result and all gradients: buffers, plans and tensors saved for backward; largest rank",
            "memory.above_shards_bytes",
            lambda v: _largest(v.memory.above_shards_bytes) if v.memory else None),
     Column("memory_source", "str", "", "cuda_allocator, or resident_set on a CPU", "memory.source",
