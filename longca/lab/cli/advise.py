@@ -116,11 +116,12 @@ def command(
     an interval, and what it assumes beyond the records is named. Masks that are drawn are predicted in
     several draws. `longca choose` answers from records alone.
     """
-    from longca.core import parse_heads
+    from longca.core import Registry, parse_heads
     from longca.lab.advice import advise
 
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
+    Registry("mask").load(name).resolve(params)  # refuses what is no parameter, such as another option's name
     check_call(tokens, heads, head_dim, dtype, new_tokens)
     not_given = left_out(context)
 
