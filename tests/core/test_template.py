@@ -114,3 +114,10 @@ def test_no_child_of_a_template_that_died_or_has_threads(modules: list[str], tmp
     template = Template(modules, ENVIRON, tmp_path / "template.log")
     assert fork(template, tmp_path / "out.txt", "facts") is None
     template.close()
+
+
+def test_waiting_for_imports_ends_when_the_run_stops(tmp_path: Path) -> None:
+    template = Template([MODULE], ENVIRON, tmp_path / "template.log", stopped=lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        fork(template, tmp_path / "out.txt", "facts")
+    template.close()

@@ -22,8 +22,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ ROOM = 2000  # bytes for the command line of a child
 MOST_BYTES = 100_000  # of a request
 MOST_FILES = 64
 FORK_SECONDS = 30.0
+TICK_SECONDS = 0.25
 # what a template says when it is ready, and when it cannot fork: one thread alone survives a fork
 READY, THREADS = b"ready", b"threads"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -83,18 +84,27 @@ class ForkedChild:
 class Template:
     """The process, as its owner sees it. It starts at once, and imports meanwhile."""
 
-    def __init__(self, modules: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        modules: Sequence[str],
+        environ: Mapping[str, str],
+        log: Path,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         """
         Args:
             modules: to import. They must start no thread.
             environ: its environment; those of its children differ little from it.
             log: file for what the imports print.
+            stopped: polled while a fork waits for the imports; once it returns True, KeyboardInterrupt is
+                raised.
 
         Raises:
             OSError: the log cannot be written, or the process not started.
         """
         self.environ = {**environ, MARK: "0" * 16}
         self._is_ready = False
+        self._stopped = stopped
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
         command = [*start.python("-u"), "-m", __name__, "--socket", str(theirs.fileno())]
@@ -144,7 +154,7 @@ class Template:
         if len(message) > MOST_BYTES or len(descriptors) >= MOST_FILES or not self._waits():
             return None
         try:
-            with _adopting():
+            with _adopted_orphans():
                 socket.send_fds(self._socket, [message], [output, *descriptors])
                 answer = self._receive(FORK_SECONDS)
         except OSError:
@@ -164,12 +174,17 @@ class Template:
         self._process.wait()
 
     def _waits(self) -> bool:
-        """True once it has imported all; False if it cannot fork."""
-        if not self._is_ready and self._socket.fileno() >= 0:
-            self._is_ready = self._receive(None) == READY
+        """True once it has imported all; False if it cannot fork. Raises KeyboardInterrupt."""
+        while not self._is_ready and self._socket.fileno() >= 0:
+            if self._stopped():
+                raise KeyboardInterrupt
+            if select.select([self._socket], [], [], TICK_SECONDS)[0]:
+                self._is_ready = self._receive(FORK_SECONDS) == READY
+                if not self._is_ready:
+                    self.close()
         return self._is_ready
 
-    def _receive(self, timeout_s: float | None) -> bytes | None:
+    def _receive(self, timeout_s: float) -> bytes | None:
         """Its next message; None at its end, or after the time."""
         self._socket.settimeout(timeout_s)
         with suppress(OSError):
@@ -177,18 +192,17 @@ class Template:
         return None
 
 
-class _adopting:
+@contextmanager
+def _adopted_orphans() -> Iterator[None]:
     """A context in which orphans among this process' descendants become its children."""
-
-    def __enter__(self) -> None:
-        prctl = ctypes.CDLL(None).prctl
-        before = ctypes.c_int()
-        prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
-        self._before = before.value
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-    def __exit__(self, *_: object) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, self._before)
+    prctl = ctypes.CDLL(None).prctl
+    before = ctypes.c_int()
+    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, before.value)
 
 
 def main() -> None:
@@ -227,7 +241,8 @@ def _serve(control: socket.socket, parent: int) -> list[str]:
         if not message:
             return []
         request = json.loads(message)
-        own = {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
+        listed = list(Path("/proc/self/fd").iterdir())
+        own = {int(entry.name) for entry in listed if entry.exists()}  # not that of the listing
         if (own - {*files, control.fileno()}) & set(request["descriptors"]):  # of a library
             control.send(b"0")
         elif _is_adopted_fork(parent):

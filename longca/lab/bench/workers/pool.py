@@ -348,7 +348,9 @@ class Pool:
 
     def _begin_template(self, device: str) -> None:
         if device != "cuda" and isinstance(self.launcher, Local):
-            self.launcher.template = self.launcher.template or new_template(self.logs / "template.log")
+            self.launcher.template = self.launcher.template or new_template(
+                self.logs / "template.log", self.stopped
+            )
 
     def _template(self) -> Template | None:
         return self.launcher.template if isinstance(self.launcher, Local) else None

@@ -7,7 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,11 +69,11 @@ def worker_environment(num_threads: int) -> dict[str, str]:
     }
 
 
-def new_template(log: Path) -> Template | None:
+def new_template(log: Path, stopped: Callable[[], bool]) -> Template | None:
     """The process that forks workers and judges for CPUs; None where there can be none."""
     if sys.platform != "linux" or NVIDIA.exists():
         return None
-    return Template(IMPORTED, worker_environment(1), log)
+    return Template(IMPORTED, worker_environment(1), log, stopped)
 
 
 class WorkerProcess:
