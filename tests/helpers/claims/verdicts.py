@@ -78,6 +78,7 @@ def _row(rate: float | None, fields: dict[str, Any]) -> dict[str, Any]:
     heads = fields.pop("heads", "64:8").split(":")
     row = _base() | {"num_q_heads": int(heads[0]), "num_kv_heads": int(heads[1])} | fields
     row["kind"] = "cp" if row["strategy"] else "kernel"
+    row["new_tokens"] = row["seqlen"]
     if row["status"] == "ok" and rate is not None:
         row |= {
             "tflops_per_device": float(rate),

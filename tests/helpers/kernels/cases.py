@@ -14,7 +14,7 @@ from longca.masks.grid import BlockGrid
 
 RAGGED = 133
 # keys that are hidden from more than two runs of queries
-BEYOND_FLASHMASK = "block_sparse", "hstu", "longformer"
+BEYOND_FLASHMASK = "block_sparse", "hstu", "longformer", "speculative_tree"
 SIZES = {  # pattern → (length, parameters): so small that windows, blocks and documents all bind
     "sliding_window": (RAGGED, {"window": 9}),
     "causal_sliding_window": (RAGGED, {"window": 9}),
