@@ -26,6 +26,8 @@ VERIFIED = "lab/store/checks/verified.sha256"
 LEFT_OUT = {"site.yaml"}  # settings and account of one cluster
 COLUMNS = (  # that `longca choose` and `longca claims` read; tests/wheel holds them to it
     "notes",
+    "new_tokens",
+    "deterministic",
     "error_dk",
     "error_dv",
     "cell_id",
