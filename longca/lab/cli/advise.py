@@ -15,8 +15,8 @@ from longca.lab.cli.options import (
     Json,
     NewTokens,
     check_call,
-    left_out,
     mask_choice,
+    only_given,
     print_command,
     print_filled,
     print_json,
@@ -123,11 +123,7 @@ def command(
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     Registry("mask").load(name).resolve(params)  # refuses what is no parameter, such as another option's name
     check_call(tokens, heads, head_dim, dtype, new_tokens)
-    not_given = left_out(context)
-
-    def given(option: str, value: Any) -> Any:
-        return None if option in not_given else value
-
+    given = only_given(context)
     num_q_heads, num_kv_heads = parse_heads(heads)
     fitted, problems = _fitted(records)
     advice = advise(
@@ -152,7 +148,7 @@ def command(
         draws=given("draws", draws),
         **params,
     )
-    if "mask" in not_given:
+    if given("mask", mask) is None:
         advice = replace(advice, defaults={"mask": name, **advice.defaults})
     for problem in problems:  # after all that can be refused, whose message is one line
         print(f"skipped {problem}", file=sys.stderr)

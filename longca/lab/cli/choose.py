@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +11,9 @@ from longca.lab.cli.options import (
     NewTokens,
     Results,
     check_call,
-    left_out,
     line_width,
     mask_choice,
+    only_given,
     print_command,
     print_filled,
     print_json,
@@ -85,11 +85,7 @@ def command(
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
-    not_given = left_out(context)
-
-    def given(option: str, value: Any) -> Any:
-        return None if option in not_given else value
-
+    given = only_given(context)
     check_call(seqlen, heads, head_dim, dtype, new_tokens)
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()

@@ -1,5 +1,6 @@
 """Options that several commands share, and their output as tables and JSON."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,14 +85,15 @@ def mask_choice(text: str) -> str | dict[str, dict[str, Any]]:
     return {name: {key.strip(): _scalar(value.strip()) for key, _, value in pairs}}
 
 
-def left_out(context: typer.Context) -> set[str]:
-    """The options that were not given, by the names of their parameters."""
+def only_given(context: typer.Context) -> Callable[[str, Any], Any]:
+    """A function of a parameter's name and a value: the value, or None if its option was left out."""
     # the name of the enumeration differs among versions of click
-    return {
+    not_given = {
         name
         for name in context.params
         if getattr(context.get_parameter_source(name), "name", "") in ("DEFAULT", "DEFAULT_MAP")
     }
+    return lambda name, value: None if name in not_given else value
 
 
 def check_call(seqlen: str, heads: str, head_dim: int, dtype: str, new_tokens: str | None = None) -> None:

@@ -171,7 +171,7 @@ def is_square(table: pd.DataFrame) -> pd.Series:
 
     if "new_tokens" not in table:
         return pd.Series(True, index=table.index)
-    return (table.new_tokens.isna() | (table.new_tokens == table.seqlen)).astype(bool)
+    return (table.new_tokens == table.seqlen).astype(bool)
 
 
 def new_texts(table: pd.DataFrame) -> list[str]:

@@ -18,6 +18,7 @@ from longca.lab.studies.checkout import IMAGES
 if TYPE_CHECKING:
     import torch
 
+NVIDIA_DRIVER = Path("/dev/nvidiactl")  # is there where a driver of GPUs is loaded
 CONTAINER = "LONGCA_CONTAINER"  # digest of the image, set by the workflow
 ENTERED = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # the image's file, set in there
 LOCK = "LONGCA_LOCK"  # digest of the lock that an image was built from, set in the image

@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 
 from longca.core import UserError
-from longca.lab.bench.measure.environment import CONTAINER, cpu_name
+from longca.lab.bench.measure.environment import CONTAINER, NVIDIA_DRIVER, cpu_name
 from longca.lab.bench.plan.shards import Shard
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.playoffs import due_playoffs, playoffs_of
@@ -40,7 +40,6 @@ STAMP = ".done"
 REST = "rest"
 CHECKED = ".checked"
 TABLE = "records.parquet"
-NVIDIA = Path("/dev/nvidiactl")  # is there where a driver of GPUs is loaded
 
 
 def write_stamp(path: Path, folder: Path, cells: Sequence[Cell], study: Study | None = None) -> None:
@@ -72,7 +71,7 @@ def local_device(device: str) -> str | None:
     Args:
         device: "auto", "cpu" or "cuda".
     """
-    return cpu_name() if device == "cpu" or (device == "auto" and not NVIDIA.exists()) else None
+    return cpu_name() if device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists()) else None
 
 
 def refresh(

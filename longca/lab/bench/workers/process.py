@@ -17,7 +17,7 @@ from longca.core.children.processes import MARK, die_with, kill_all
 from longca.core.children.template import Template
 from longca.core.children.trial import NONE as NO_TRIALS
 from longca.core.children.trial import VARIABLE as TRIALS
-from longca.lab.bench.measure.environment import num_cores
+from longca.lab.bench.measure.environment import NVIDIA_DRIVER, num_cores
 from longca.lab.bench.measure.failure import place_in_stack
 
 TAIL_CHARS = 4000
@@ -32,8 +32,6 @@ WAIT_POLICY = "OMP_WAIT_POLICY"
 # of threads of torch, and gloo asks for its interface when it connects
 IMPORTED = ("longca.lab.bench.workers.session", "longca.lab.bench.judge.court")
 LATE_VARIABLES = frozenset({"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"})
-# where a GPU's driver is loaded, an import might start it, which no fork survives
-NVIDIA = Path("/dev/nvidiactl")
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -71,7 +69,8 @@ def worker_environment(num_threads: int) -> dict[str, str]:
 
 def new_template(log: Path, stopped: Callable[[], bool]) -> Template | None:
     """The process that forks workers and judges for CPUs; None where there can be none."""
-    if sys.platform != "linux" or NVIDIA.exists():
+    # an import might start a GPU's driver, which no fork survives
+    if sys.platform != "linux" or NVIDIA_DRIVER.exists():
         return None
     return Template(IMPORTED, worker_environment(1), log, stopped)
 
