@@ -224,9 +224,9 @@ class Training:
 
 def mesh_of(options: Options) -> DeviceMesh:
     """The mesh of all ranks of torchrun; of this process, if it was started alone."""
-    if options.device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if not dist.is_initialized():
+    if not dist.is_initialized():  # who began the process group has chosen the device of each rank
+        if options.device == "cuda":
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backends = "cpu:gloo,cuda:nccl" if options.device == "cuda" else "gloo"
         if "WORLD_SIZE" in os.environ:
             dist.init_process_group(backends)

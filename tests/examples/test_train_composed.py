@@ -64,7 +64,7 @@ def steps(training: Training) -> dict[str, Any]:
 
 
 def whole(x: Any) -> torch.Tensor:
-    return (x.full_tensor() if hasattr(x, "full_tensor") else x).clone()
+    return (x.full_tensor() if hasattr(x, "full_tensor") else x).cpu().clone()
 
 
 @pytest.mark.parametrize("world", [4, pytest.param(8, marks=pytest.mark.slow)])
