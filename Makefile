@@ -130,7 +130,7 @@ test-images-all: setup
 .PHONY: containers lock-containers images test-images test-images-all
 
 # pages that are made from the code and from the committed records: the architecture page, the settings' schema, the reference, the
-# pictures of the masks, the README's heat map; last the numbers in sentences, some of which are those of the tables before them
+# pictures of the masks, the README's heat map, its sentence on fixed orders; last the numbers in sentences, some of which are those of the tables before them
 docs: setup
 	python -m tools.architecture
 	python -m tools.schema
@@ -138,6 +138,8 @@ docs: setup
 	python -m tools.mask_pictures
 	python -m tools.repeats
 	python -m tools.heat_map
+	python -m tools.fixed_order
+	python -m tools.new_tokens
 	python -m tools.artifact
 	python -m tools.fastest
 	python -m tools.verified_tables

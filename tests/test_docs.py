@@ -7,7 +7,7 @@ import pytest
 
 from longca.core.plugin import Registry
 from tests.helpers.support import ROOT
-from tools import heat_map, mask_pictures, reference
+from tools import fixed_order, heat_map, mask_pictures, new_tokens, reference
 from tools.pages import put
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -90,6 +90,20 @@ def test_a_picture_fills_what_is_visible(name: str):
         assert visible[int(y) : int(bottom), int(x) : int(end)].all()
         filled += (int(end) - int(x)) * (int(bottom) - int(y))
     assert filled == visible.sum()
+
+
+def test_the_table_of_fixed_orders_follows_from_the_records():
+    league = fixed_order.league()
+    for path, content in fixed_order.pages(league).items():
+        assert path.read_text(encoding="utf-8") == content, "run `make docs`"
+    assert len(league.standings) == 24 and league.kernels[0] == "band"
+    assert all(len(case.entries) > 1 for case in league.standings.values())
+
+
+def test_the_rates_of_new_tokens_follow_from_the_records():
+    assert new_tokens.PAGE.read_text(encoding="utf-8") == new_tokens.page(new_tokens.rates()), (
+        "run `make docs`"
+    )
 
 
 def test_heat_map_and_its_sentence_follow_from_the_records():

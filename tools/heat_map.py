@@ -10,18 +10,17 @@ Who leads, and who is not told apart, `longca.lab.ranking` says.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from longca.core import format_length
-from longca.lab.ranking import Standing, Tally, tallies
+from longca.lab.ranking import Standing, tallies
 from longca.lab.ranking.sentences import finding_text, protocols_text, share_text
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.report.look.colours import text_colour
 from longca.lab.store.table import RANKED_BY, is_ranked
 from longca.lab.store.text import plural, short_device
-from tools.pages import ROOT, put
+from tools.pages import ROOT, as_code, put
 
 COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples")))
 RECORDS = ROOT / "reports/h100/h100-dense.parquet"  # the GPU of the study
@@ -93,7 +92,7 @@ class Finding:
         finding = finding_text(self.standings, "kernel", covered)
         return (
             f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: "
-            f"{_marked(finding, of_kernels)}"
+            f"{as_code(finding, (tally.method for tally in of_kernels))}"
         )
 
     def caption(self) -> str:
@@ -115,12 +114,6 @@ class Finding:
             else ""
         )
         return f"Empty: {empty}.{f' {protocols}.' if protocols else ''}"
-
-
-def _marked(text: str, of_kernels: list[Tally]) -> str:
-    """The text with the kernels' names as code."""
-    names = "|".join(sorted((re.escape(tally.method) for tally in of_kernels), key=len, reverse=True))
-    return re.sub(rf"\b(?:{names})\b", lambda match: f"`{match[0]}`", text)
 
 
 def finding(records: Path = RECORDS) -> Finding:

@@ -1,5 +1,7 @@
 """The parts of documentation pages that tools write: the text between two markers."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,3 +17,9 @@ def put(page: str, name: str, content: str) -> str:
     if not (found_start and found_end):
         raise ValueError(f"the page has no place for '{name}': it needs the lines {start} and {end}")
     return f"{before}{start}\n{content}\n{end}{after}"
+
+
+def as_code(text: str, names: Iterable[str]) -> str:
+    """The text with these names, where they are whole words, as code."""
+    longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+    return re.sub(rf"\b(?:{'|'.join(longest_first)})\b", lambda match: f"`{match[0]}`", text)

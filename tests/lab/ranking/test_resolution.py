@@ -7,7 +7,7 @@ import pytest
 
 from longca.lab.ranking import RepeatPair, Resolution, Resolutions, repeat_pairs
 from longca.lab.ranking.repeats import is_told_apart, share_told_apart
-from longca.lab.ranking.resolution import DOUBT, FILE, LEAST_PLAYED, _tail, upper_quantile
+from longca.lab.ranking.resolution import DOUBT, FILE, LEAST_PAIRS, LEAST_PLAYED, _tail, upper_quantile
 from tests.helpers.ranking.measured import GPU, KNOWN, measured
 
 
@@ -136,7 +136,7 @@ def test_the_file_is_that_of_the_committed_records():
     for known in tool.resolutions(twins).entries:
         members = groups[known.device, known.relation, known.rests]
         beyond = sum(held_out[id(pair)] for pair in members)
-        assert len(members) >= 100 and _tail(len(members), beyond) > DOUBT, "more than chance allows"
+        assert len(members) >= LEAST_PAIRS and _tail(len(members), beyond) > DOUBT, "more than chance allows"
     assert {pair.first.rests == pair.second.rests for pair in twins} == {True}
     model = {rests: Resolutions.known().of(GPU, "model", rests).log_ratio for rests in (False, True)}
     assert model[True] < model[False], "rests make measurements more repeatable"
