@@ -128,6 +128,25 @@ PARTS: Mapping[str, Part] = {
     "sparse-rest": Part("what reports/h200/h200-sparse.parquet lacks", rest("h200-sparse")),
     "power-rest": Part("what reports/h200/power.parquet lacks", rest("power")),
     "deterministic": Part("backward in a fixed order: band and its rivals", run("deterministic")),
+    "kv-cache": Part("what reports/h200/kv-cache.parquet lacks", rest("kv-cache")),
+    **{  # on an H100, as the study has it
+        f"as-study-{name}": Part(
+            f"what reports/h100/as-study.parquet lacks of {kernels}, {heads} heads",
+            rest(
+                "as-study",
+                f"-k {kernels} --heads {heads} --known reports/h100/h100-dense.parquet --no-playoff",
+                "h100",
+            ),
+        )
+        for name, kernels, heads in (
+            ("packages", "fa2,fa3", "64:8"),
+            ("graph", "cudnn_graph", "64:8"),
+            ("torch", "as_released_sdpa,as_released_naive,sdpa", "64:8"),
+            ("released", "as_released_fa3,flex", "64:8"),
+            ("sparse", "flashinfer,vsa*,as_released_flex", "64:8"),
+            ("equal", "fa2,fa3,cudnn_graph,sdpa,as_released_naive", "64:64"),
+        )
+    },
     "single": Part("band in h200-cp on one GPU", run("h200-cp", "-w 1 -k band")),
     "cp": Part("band in h200-cp on two GPUs", run("h200-cp", "-w 2 -k band --seed 0"), all_gpus=True),
     "draws": Part(
@@ -166,6 +185,11 @@ PARTS: Mapping[str, Part] = {
         "tools.training_curves --run --gpus",
         all_gpus=True,
         files=("docs/guide/training/gpu_curves.csv", "docs/guide/training/gpu_runs.csv"),
+    ),
+    "composition": Part(
+        "context parallelism beside FSDP2 and tensor parallelism",
+        "pytest tests/gpu/test_composition_on_gpus.py -q -p no:cacheprovider",
+        all_gpus=True,
     ),
     "tests": Part("the tests on GPUs", "pytest tests/gpu -q -p no:cacheprovider", all_gpus=True),
 }
