@@ -35,8 +35,11 @@ paper: setup
 test: setup
 	@python -m pytest $(ARGS)
 
-# random tests take as many examples as they name, not a part of them
+# random tests take as many examples as they name, not a part of them. A browser and minisign are installed where
+# that is possible: without them some tests are skipped, and docs/results/checks.md keeps its row
 test-all: setup
+	@tools/install_browser.sh
+	@tools/install_minisign.sh
 	@$(NOTED) python -m pytest -m 'not slurm and not images' --hypothesis-profile=default $(ARGS)
 
 # ends by itself; says which trial was bad and the command that runs it again. ARGS=--save writes docs/results/reliability.md

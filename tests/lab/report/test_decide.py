@@ -368,6 +368,15 @@ def test_the_script_has_the_numbers_of_every_view():
         for mask in view.masks:
             shares = [entry.share for _, entry in view.ranking(mask)]
             assert shares[0] == 1 and shares == sorted(shares, reverse=True)
+            for entry in (entry for _, entry in view.ranking(mask) if not entry.is_alone):
+                assert int(float(entry.percent)) == int(entry.text)
+
+
+def test_both_percentages_are_rounded_down():
+    decided = decision(derived([record(cell("sdpa"), tflops=0.640), record(cell("naive"), tflops=0.627)]))
+    assert decided
+    entry = decided.default.entries["causal", "naive"]
+    assert (entry.text, entry.percent) == ("97", "97.9")
 
 
 def test_colours_tell_the_best_apart():

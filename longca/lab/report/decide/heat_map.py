@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.lab.ranking.sentences import NOT_COMPARED, WITH_RESTS, verdict
@@ -54,8 +55,8 @@ class Placed:
 
     @property
     def percent(self) -> str:
-        """Percent of the best with its digits; "" without a comparison."""
-        return "" if self.is_alone else number(100 * self.share)
+        """Percent of the best with a decimal, rounded down like `text`; "" without a comparison."""
+        return "" if self.is_alone else number(floor(1000 * self.share + 1e-9) / 10)
 
     @property
     def frame(self) -> str:
