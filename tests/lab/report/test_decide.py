@@ -3,6 +3,7 @@ has the same numbers."""
 
 import json
 import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -373,9 +374,9 @@ def test_the_script_has_the_numbers_of_every_view():
 
 
 def test_both_percentages_are_rounded_down():
-    decided = decision(derived([record(cell("sdpa"), tflops=0.640), record(cell("naive"), tflops=0.627)]))
+    decided = decision(derived([record(cell("sdpa")), record(cell("naive"))]))
     assert decided
-    entry = decided.default.entries["causal", "naive"]
+    entry = replace(decided.default.entries["causal", "naive"], share=627 / 640)
     assert (entry.text, entry.percent) == ("97", "97.9")
 
 
