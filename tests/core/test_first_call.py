@@ -37,6 +37,8 @@ def _with_trials(monkeypatch: pytest.MonkeyPatch):
         ("exits", "import os; os._exit(0)", "ends the process with exit code 0"),
         ("crashes", "import ctypes; ctypes.string_at(0)", "has the process killed by signal 11"),
         ("odd", ODD, "raises what is no Exception"),
+        ("floods", "import os; [os.write(1, bytes(1 << 20)) for _ in range(11)]", "prints more than 10 MiB"),
+        ("endless", "import os\n        while os.write(1, b'y' * 1000): pass", "prints more than 10 MiB"),
     ],
 )
 def test_a_call_that_ends_a_process_refuses_the_plugin(plugins: Path, name: str, what: str, why: str):

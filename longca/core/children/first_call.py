@@ -3,15 +3,17 @@ crash."""
 
 import functools
 import os
+import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from longca.core.children.trial import NONE, VARIABLE
-from longca.core.reading import PLUGIN
+from longca.core.children.trial import MOST_PRINTED, NONE, VARIABLE
+from longca.core.reading import CHUNK_BYTES, PLUGIN
 
 TICK_SECONDS = 0.005
 RETURNED = 71
@@ -60,21 +62,32 @@ def _reason(call: Callable[[], object]) -> str:
     """The reason why a fork of this process does not survive the call; empty if it does."""
     seconds = PLUGIN.value()
     sys.stdout.flush()
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _call_in_copy(call)
+        _call_in_copy(call, writer)
+    os.close(writer)
+    os.set_blocking(reader, False)
     deadline = time.monotonic() + seconds
     ended = 0
     status = 0
+    num_printed = 0
     try:
-        while not ended and time.monotonic() < deadline:
+        while not ended and time.monotonic() < deadline and num_printed <= MOST_PRINTED:
+            select.select([reader], [], [], TICK_SECONDS)
             ended, status = os.waitpid(pid, os.WNOHANG)
-            if not ended:
-                time.sleep(TICK_SECONDS)
+            with suppress(BlockingIOError):  # all that was printed so far is read
+                while num_printed <= MOST_PRINTED and (content := os.read(reader, CHUNK_BYTES)):
+                    num_printed += len(content)
+                if not ended:  # its output has ended before it
+                    time.sleep(TICK_SECONDS)
     finally:
+        os.close(reader)
         if not ended:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+    if num_printed > MOST_PRINTED:
+        return f"prints more than {MOST_PRINTED >> 20} MiB"
     if not ended:
         return f"is not done after {seconds} s; {PLUGIN.todo}"
     code = os.waitstatus_to_exitcode(status)
@@ -87,13 +100,13 @@ def _reason(call: Callable[[], object]) -> str:
     )
 
 
-def _call_in_copy(call: Callable[[], object]) -> None:
-    """Make the call without output, and end this process."""
+def _call_in_copy(call: Callable[[], object], writer: int) -> None:
+    """Make the call with its output to the descriptor `writer`, and end this process."""
     code = RETURNED
     try:
-        silence = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):
-            os.dup2(silence, stream)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for stream in (1, 2):
+            os.dup2(writer, stream)
         call()
     except Exception:
         pass
