@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from longca.core.plugin import Registry
+from longca.lab.report.look.masks import mask_drawings
 from tests.helpers.support import ROOT
 from tools import fixed_order, heat_map, mask_pictures, new_tokens, reference
 from tools.pages import put
@@ -77,6 +78,8 @@ def test_pictures_of_masks_are_current():
         assert path.read_text(encoding="utf-8") == content, "run `make docs`"
         assert len(content.encode()) < 10_000
     assert mask_pictures.FILE.read_text(encoding="utf-8") == mask_pictures.symbols(), "run `make docs`"
+    names = Registry("mask").names()
+    assert [drawing.name for drawing in mask_drawings(names)] == names, "pages have a drawing of each mask"
     page = mask_pictures.PAGE.read_text(encoding="utf-8")
     assert page == put(page, "masks", mask_pictures.table()), "run `make docs`"
     assert page == put(page, "other_masks", mask_pictures.other_table()), "run `make docs`"

@@ -1,9 +1,8 @@
 """Draws each mask as a small SVG in docs/design/masks, and writes the tables of docs/design/masks.md that
-show
-them: the study's, and those of others' benchmarks.
+show them: the study's, and those of others' benchmarks.
 
-The study's drawings go to longca/lab/report/static/masks.svg, too, from which the report's pages have them:
-the report does not import masks.
+All drawings go to longca/lab/report/static/masks.svg, too, from which the report's pages have them: the
+report does not import masks.
 
 A picture is one mask of 64 tokens, built by the pattern itself: a row of squares is a query, a column a key,
 a filled square a visible pair. The colours stand out on light and on dark ground.
@@ -86,7 +85,7 @@ def pictures() -> dict[Path, str]:
 def symbols() -> str:
     """All drawings as symbols of one SVG, for pages; their colours are the page's."""
     lines = ['<svg xmlns="http://www.w3.org/2000/svg">']
-    for pattern in patterns():
+    for pattern in (*patterns(), *others()):
         content = (
             f'<path fill="var(--picture)" shape-rendering="crispEdges" '
             f'd="{outline(small_mask(pattern).dense())}"/>'
