@@ -174,18 +174,21 @@ class MaskPlanner:
         )
         assert all(np.array_equal(each.shard.positions_L, prepared[0].shard.positions_L) for each in prepared)
         work, name = choice.works[0], _title(choice.strategy)
-        of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
-        assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)
-        places = (
-            torch.from_numpy(of_ranks[self._comm.rank]),
-            torch.from_numpy(np.argsort(np.concatenate(of_ranks))),
-        )
+        sharding = work.plan.sharding
+        mine = work.mesh.positions(sharding, self._comm.rank)
+        assert np.array_equal(mine, prepared[0].shard.positions_L)
+        # ranks of a head group divide the tokens of their ring rank in order: all ranks have the sharding's order
+        places = torch.from_numpy(mine), torch.from_numpy(sharding.inverse)
         positions, inverse = on_device(places, self._comm.device)
         return MaskPlan(
             name,
-            work.plan.sharding.name,
+            sharding.name,
             prepared,
-            list(map(len, of_ranks)),
+            [
+                len(part)
+                for ring_rank in range(work.mesh.ring)
+                for part in work.mesh.tokens(sharding, ring_rank)
+            ],
             positions,
             inverse,
             choice.estimated_s,
