@@ -9,11 +9,13 @@ divisions, the timeline of one rank is estimated from heads, pairs, bytes and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise, zip_longest
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from longca.core import BACKWARD_FLOPS_RATIO, CallSpec
 from longca.cp.partition.mesh import SUM_BYTES, HeadPlan, Mesh, RankHeads, plan_heads, share_of
@@ -95,17 +97,11 @@ def choose_chunks(
     Raises:
         ValueError: heads cannot be divided by these weights.
     """
-    candidates = [
-        chunks
-        for way in (CANDIDATE_WEIGHTS if weights is None else [weights])
-        for parts in parts_of_kv_head
-        if (chunks := split_heads(heads, way, num_groups, parts)) is not None
-    ]
     if weights is None:
-        return min(
-            candidates,
-            key=lambda chunks: estimated_s(chunks, cost, needs_backward) * GAIN_OF_CHUNK ** len(chunks),
-        )
+        candidates = _candidates(heads, num_groups, tuple(parts_of_kv_head))
+        seconds = candidates.estimated_s(cost, needs_backward) * candidates.loss
+        return candidates.chunks[int(seconds.argmin())]
+    candidates = _divided(heads, num_groups, [weights], parts_of_kv_head)
     if not candidates:
         raise ValueError(
             f"heads of {len(heads.ranks)} ranks cannot be cut as {':'.join(map(str, weights))}: chunks "
@@ -198,38 +194,79 @@ def _with_kv_moves(shares: list[RankHeads]) -> list[tuple[RankHeads, range, rang
     ]
 
 
-def estimated_s(chunks: Sequence[HeadChunk], cost: HeadCost, needs_backward: bool) -> float:
-    """Seconds of a forward call and, if needed, its backward, on the rank with the most heads."""
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Divisions of heads into chunks, with the amounts of the rank with the most heads, all in one array."""
+
+    chunks: tuple[tuple[HeadChunk, ...], ...]
+    loss: np.ndarray
+    """by `GAIN_OF_CHUNK`, (candidates,)"""
+    exists: np.ndarray
+    """(chunks, candidates) bool: some candidates have fewer chunks than others"""
+    num_heads: np.ndarray
+    """query heads, KV tensors that arrive, KV gradients that leave, (3, chunks, candidates) int64"""
+
+    @classmethod
+    def of(cls, candidates: Sequence[tuple[HeadChunk, ...]]) -> _Candidates:
+        counts = [_counts_of(chunks) for chunks in candidates]
+        most = max(map(len, counts))
+        exists = np.array([[number < len(chunks) for chunks in counts] for number in range(most)])
+        num_heads = np.zeros((3, most, len(candidates)), dtype=np.int64)
+        num_heads.T[exists.T] = np.concatenate(counts)
+        loss = np.array([GAIN_OF_CHUNK ** len(chunks) for chunks in candidates])
+        return cls(tuple(candidates), loss, exists, num_heads)
+
+    def estimated_s(self, cost: HeadCost, needs_backward: bool) -> np.ndarray:
+        """Seconds of each candidate, (candidates,)."""
+        num_q, coming, going = self.num_heads
+        total = self._pipeline_s(num_q * cost.head_s, num_q + coming, num_q, cost)
+        if needs_backward:
+            work_s = num_q * cost.head_s * BACKWARD_FLOPS_RATIO
+            total = total + self._pipeline_s(work_s, num_q, num_q + going, cost)
+        return total
+
+    def _pipeline_s(
+        self, work_s: np.ndarray, arriving: np.ndarray, leaving: np.ndarray, cost: HeadCost
+    ) -> np.ndarray:
+        """Seconds of pipelines, from compute seconds, arriving heads and sent heads of each chunk. A chunk that
+        does not exist takes no time."""
+        computing = np.where(self.exists, work_s + CALL_S * cost.num_calls, 0.0)
+        return head_pipeline(computing, _message_s(arriving, cost), _message_s(leaving, cost))
+
+
+@lru_cache(maxsize=64)  # plans of new masks have the same few numbers of heads
+def _candidates(heads: HeadPlan, num_groups: int, parts_of_kv_head: tuple[int, ...]) -> _Candidates:
+    return _Candidates.of(_divided(heads, num_groups, CANDIDATE_WEIGHTS, parts_of_kv_head))
+
+
+def _divided(
+    heads: HeadPlan, num_groups: int, weights: Sequence[ChunkWeights], parts_of_kv_head: Sequence[int]
+) -> list[tuple[HeadChunk, ...]]:
+    """The possible divisions by these weights and numbers of parts of a KV head."""
+    return [
+        chunks
+        for way in weights
+        for parts in parts_of_kv_head
+        if (chunks := split_heads(heads, way, num_groups, parts)) is not None
+    ]
+
+
+def _counts_of(chunks: Sequence[HeadChunk]) -> list[tuple[int, int, int]]:
+    """(query heads, KV tensors that arrive, KV gradients that leave) of each chunk, on the rank with the most
+    heads."""
     rank = max(range(len(chunks[0].q)), key=lambda rank: sum(len(chunk.q[rank]) for chunk in chunks))
-    counts = [
+    return [
         (len(chunk.q[rank]), 2 * len(chunk.arriving[rank]), 2 * len(chunk.leaving[rank])) for chunk in chunks
     ]
-    total = _pipeline_s(((num_q * cost.head_s, num_q + coming, num_q) for num_q, coming, _ in counts), cost)
-    if needs_backward:
-        total += _pipeline_s(
-            (
-                (num_q * cost.head_s * BACKWARD_FLOPS_RATIO, num_q, num_q + going)
-                for num_q, _, going in counts
-            ),
-            cost,
-        )
-    return total
 
 
-def _pipeline_s(chunks: Iterable[tuple[float, int, int]], cost: HeadCost) -> float:
-    """Seconds of a pipeline, from (compute seconds, arriving heads, sent heads) of each chunk."""
-    computing, arriving, leaving = zip(
-        *(
-            (work_s + CALL_S * cost.num_calls, _message_s(comes, cost), _message_s(goes, cost))
-            for work_s, comes, goes in chunks
-        ),
-        strict=True,
-    )
-    return float(head_pipeline(computing, arriving, leaving))
+def estimated_s(chunks: Sequence[HeadChunk], cost: HeadCost, needs_backward: bool) -> float:
+    """Seconds of a forward call and, if needed, its backward, on the rank with the most heads."""
+    return float(_Candidates.of([tuple(chunks)]).estimated_s(cost, needs_backward)[0])
 
 
-def _message_s(num_heads: int, cost: HeadCost) -> float:
-    return MESSAGE_S + num_heads * cost.head_bytes / INTRA_NODE_BYTES_PER_S if num_heads else 0.0
+def _message_s(num_heads: np.ndarray, cost: HeadCost) -> np.ndarray:
+    return np.where(num_heads, MESSAGE_S + num_heads * cost.head_bytes / INTRA_NODE_BYTES_PER_S, 0.0)
 
 
 def received_head_bytes(call: CallSpec, num_tokens: int, world: int) -> float:
@@ -310,17 +347,16 @@ def partition_on(
         ValueError: heads cannot be divided by these weights.
     """
     mask = plan.partition.mask
+    heads = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads)
+    if mesh.heads == 1:
+        (whole,) = _divided(heads, mask.num_groups, [(1,)], (1,))
+        return WorkPartition(mesh, plan, whole)
     costs = replace(unit_costs(call, mesh, mask), call_s=0.0)
     held = received_head_bytes(call, mask.seqlen_q // mesh.ring, mesh.heads)
     # over the whole ring
     cost = HeadCost(cost_of(plan, costs).total_s / (call.num_q_heads // mesh.heads), held, plan.num_steps)
-    heads = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads)
     return WorkPartition(
-        mesh,
-        plan,
-        choose_chunks(
-            heads, mask.num_groups, cost, call.direction == "bwd", weights if mesh.heads > 1 else (1,)
-        ),
+        mesh, plan, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd", weights)
     )
 
 
