@@ -40,9 +40,10 @@ from longca.predict.fitted import CallModel, call_amounts, whole_statistics
 
 if TYPE_CHECKING:
     from longca.core import CallSpec, Messages, Network
+    from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
-    from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.masks import Mask
     from longca.predict import KernelModel
 
@@ -66,10 +67,14 @@ def kernels_s(
     if steps is None:
         model = device.kernel.for_call(plan.partition.mask, num_kv)
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
+    ways = dict.fromkeys(steps.ravel().tolist())
+    if len(ways) == 1:
+        model = device.kernel.of(*ways)
+        return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
     seconds = np.zeros(steps.shape)
     throttle = np.zeros(steps.shape)
-    for way in np.unique(steps):
-        model = device.kernel.of(str(way))
+    for way in ways:
+        model = device.kernel.of(way)
         seconds = np.where(steps == way, _kernels_of_way_s(plan, num_q, num_kv, call, model), seconds)
         throttle = np.where(steps == way, model.throttle, throttle)
     return seconds, throttle
@@ -81,14 +86,8 @@ def _step_ways(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
     mask = plan.partition.mask
     if plan.world == 1 or mask.grid is not None or not any(model.way for model in kernel.ways):
         return None
-    rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / mask.num_groups)
-    return ways_of_parts(mask, plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv)
-
-
-def _step_keys(plan: Plan) -> np.ndarray:
-    """Keys of each step, (P, T)."""
-    with_own = [plan.num_own_kv(0, number) > 0 for number in range(plan.num_steps)]
-    return plan.received_kv + np.outer(plan.sharding.num_tokens, with_own)
+    area = plan.step_areas / mask.num_groups
+    return ways_of_parts(mask, area, plan.step_rows, plan.step_keys, num_kv)
 
 
 def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
@@ -108,8 +107,8 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     )
     area = plan.step_areas / groups
     band_rows = plan.step_band_rows / groups
-    rows = np.minimum(plan.sharding.num_tokens[:, None], band_rows)
-    keys = _step_keys(plan)
+    rows = plan.step_rows
+    keys = plan.step_keys
     computed = (
         rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
     )
@@ -318,11 +317,10 @@ def _passes_s(
     elem = call.elem_bytes
     some = plan.step_areas > 0
     later = some & (np.cumsum(some, axis=1) > 1)
-    rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / plan.partition.mask.num_groups)
     # a sum is read and written: by the kernel instead of its result, or separately, which also reads the
     # kernel's result
     per_row = 2 * SUM_BYTES - elem if device.merges else 2 * SUM_BYTES + elem + SUM_BYTES
-    elements = later * rows * len(q) * row * per_row
+    elements = later * plan.step_rows * len(q) * row * per_row
     if packs and not plan.forwards_kv and plan.world > 1:
         elements += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:

@@ -149,7 +149,8 @@ def _band_counts(
     if not alone.all():
         shared = bands[owner[~alone]]
         top = line[~alone] * tile_rows
-        shared[:, Q0], shared[:, Q1] = np.maximum(shared[:, Q0], top), np.minimum(shared[:, Q1], top + tile_rows)
+        shared[:, Q0] = np.maximum(shared[:, Q0], top)
+        shared[:, Q1] = np.minimum(shared[:, Q1], top + tile_rows)
         for count, runs_ in zip(
             (full, partial), _band_tiles(shared, num_rows, num_cols, tile_rows, tile_cols, False), strict=True
         ):

@@ -177,7 +177,7 @@ class MaskPlanner:
         sharding = work.plan.sharding
         mine = work.mesh.positions(sharding, self._comm.rank)
         assert np.array_equal(mine, prepared[0].shard.positions_L)
-        # ranks of a head group divide the tokens of their ring rank in order: all ranks have the sharding's order
+        # ranks of a head group divide the tokens of their ring rank in order, as the sharding has them
         places = torch.from_numpy(mine), torch.from_numpy(sharding.inverse)
         positions, inverse = on_device(places, self._comm.device)
         return MaskPlan(
