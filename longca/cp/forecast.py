@@ -67,13 +67,9 @@ def kernels_s(
     if steps is None:
         model = device.kernel.for_call(plan.partition.mask, num_kv)
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
-    ways = dict.fromkeys(steps.ravel().tolist())
-    if len(ways) == 1:
-        model = device.kernel.of(*ways)
-        return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
     seconds = np.zeros(steps.shape)
     throttle = np.zeros(steps.shape)
-    for way in ways:
+    for way in dict.fromkeys(steps[plan.step_areas > 0].tolist()):
         model = device.kernel.of(way)
         seconds = np.where(steps == way, _kernels_of_way_s(plan, num_q, num_kv, call, model), seconds)
         throttle = np.where(steps == way, model.throttle, throttle)
@@ -93,13 +89,13 @@ def _step_ways(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
 def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
     """`kernels_s` for one model."""
     mask = plan.partition.mask
+    if plan.world == 1:
+        own = call_amounts(model, mask, num_q, num_kv)
+        return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
     ratio = num_q // num_kv
     whole = whole_statistics(mask, model.shape, ratio)
     groups = mask.num_groups
     ends = row_ends(mask)
-    if plan.world == 1:
-        own = call_amounts(model, mask, num_q, num_kv)
-        return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
     if not isinstance(plan.sharding, StripedSharding):  # cuts of chunks are between tiles: no row ends there
         ends = max(ends, float(plan.step_band_rows.sum()))
     hidden, partial = (
@@ -228,6 +224,8 @@ class WorkForecast:
         """by the clock"""
         self.num_calls = int(counts.max())
         """of kernels, for the rank with the most"""
+        self.compute_s = float(busy[most]) * self.slowdown
+        """of the busiest rank: the least that the call can take"""
         slower = {id(share): share.seconds * self.slowdown for share in shares.values()}
         self._line = WorkTimeline(
             work,
@@ -239,6 +237,10 @@ class WorkForecast:
     def times(self, links: LinkSpeeds) -> RankTimes:
         """The times of all ranks."""
         return self._line.at(links)
+
+    def seconds(self, links: LinkSpeeds) -> float:
+        """Seconds of the slowest rank, as those of `at`."""
+        return float(self._line.total_s(links).max())
 
     def at(self, links: LinkSpeeds) -> CallForecast:
         """The whole forecast."""

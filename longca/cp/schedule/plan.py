@@ -292,8 +292,9 @@ class PlanStack:
         """
         self._partitions = partitions
         self._make = make
-        self._counts = counts
-        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv, *_ = counts
+        # sums over steps have the same bits for a plan alone and among others
+        self._counts = [np.ascontiguousarray(table) for table in counts]
+        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv, *_ = self._counts
 
     @classmethod
     def of(cls, plan: Plan) -> PlanStack:
