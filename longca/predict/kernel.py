@@ -73,9 +73,7 @@ def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int) -> str:
         return ""
     if mask.grid is not None:
         return TWO_KERNELS
-    return str(
-        ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)
-    )
+    return str(ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads))
 
 
 def ways_of_parts(

@@ -131,10 +131,10 @@ class KvLayout:
         self._start = table[order, 1]
         self._column = column[order]
 
-    @property
+    @cached_property
     def owners(self) -> np.ndarray:
         """The ranks of its keys, ascending."""
-        return np.unique(self._owner)
+        return self._owner[np.diff(self._owner, prepend=-1) > 0]
 
     def place(self, bands: np.ndarray, owner: np.ndarray | int) -> np.ndarray:
         """Moves normal bands over the local indices of `owner` (a rank, or one for each band) to columns of

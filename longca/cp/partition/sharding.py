@@ -80,8 +80,7 @@ class Sharding:
         raise NotImplementedError
 
     def num_before(self, tokens: np.ndarray) -> np.ndarray:
-        """Counts each rank's tokens before each of these tokens, (n,) → (n, P). For the rank of the token
-        this is its local index."""
+        """Each rank's tokens before each of these tokens, (n,) → (n, P); for its own rank, its index."""
         raise NotImplementedError
 
     def num_before_on(self, tokens: np.ndarray, rank: int) -> np.ndarray:
@@ -126,11 +125,8 @@ class ChunkedSharding(Sharding):
     def __init__(
         self, name: str, lengths: Sequence[int] | np.ndarray, owners: Sequence[int] | np.ndarray, world: int
     ) -> None:
-        """
-        Args:
-            lengths: of the chunks, in the order of the sequence. Empty chunks are dropped.
-            owners: the rank of each chunk.
-        """
+        """`lengths` of the chunks, in the order of the sequence, and the rank of each. Empty chunks are
+        dropped."""
         length = np.asarray(lengths, dtype=np.int64)
         owner = np.asarray(owners, dtype=np.int64)
         super().__init__(name, int(length.sum()), world)
@@ -161,6 +157,12 @@ class ChunkedSharding(Sharding):
         chunk = self.chunk_of(tokens)
         into = np.where(tokens > self.edges[chunk], tokens - self.edges[chunk], 0)
         return self._before_edges[chunk, rank] + into * (np.append(self.owner, -1)[chunk] == rank)
+
+    @cached_property
+    def inverse(self) -> np.ndarray:
+        first = np.cumsum(self.num_tokens) - self.num_tokens
+        shift = first[self.owner] + self.offset - self.edges[:-1]
+        return np.arange(self.seqlen) + np.repeat(shift, np.diff(self.edges))
 
     def chunk_of(self, tokens: np.ndarray) -> np.ndarray:
         """The chunk of each token; C for tokens at or after the end of the sequence."""
@@ -270,8 +272,7 @@ def contiguous(seqlen: int, world: int) -> Sharding:
 
 
 def zigzag(seqlen: int, world: int) -> Sharding:
-    """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows linearly
-    along the sequence, such as causal attention."""
+    """Rank r holds the r-th of 2P chunks and the r-th from the end, which balances causal attention."""
     owners = [*range(world), *reversed(range(world))]
     return ChunkedSharding("zigzag", even_lengths(seqlen, 2 * world), owners, world)
 
@@ -290,11 +291,14 @@ def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
     lengths, work, per_rank = _chunks(mask, world, chunk)
     owners = [0] * len(lengths)
     least = [(0, 0, rank) for rank in range(world)]  # area and number of chunks so far
-    for number in np.argsort(-work, kind="stable").tolist():
-        area, held, rank = heapq.heappop(least)
+    order = np.argsort(-work, kind="stable")
+    for number, more in zip(order.tolist(), work[order].tolist(), strict=True):
+        area, held, rank = least[0]
         owners[number] = rank
         if held + 1 < per_rank:
-            heapq.heappush(least, (area + int(work[number]), held + 1, rank))
+            heapq.heapreplace(least, (area + more, held + 1, rank))
+        else:
+            heapq.heappop(least)
     return ChunkedSharding(f"heap-{chunk}", lengths, owners, world)
 
 
@@ -392,9 +396,5 @@ def make_sharding(name: str, mask: Mask, world: int) -> Sharding:
 
 
 def worth_trying(name: str, mask: Mask) -> bool:
-    """True if the sharding of that name may be the best for this mask.
-
-    Rebalanced ones (`level-N`) are excluded for one or two bands, such as `causal` and `prefix_lm`, where
-    they gain little.
-    """
+    """True if this sharding may be the best for a mask: `level-N` gain little with one or two bands."""
     return not name.startswith("level") or mask.grid is not None or max(map(len, mask.groups)) > 2

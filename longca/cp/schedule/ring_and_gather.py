@@ -312,6 +312,10 @@ class GatherPlan(Plan):
         self.num_steps = 1 + max(schedule.stages, 1)
         self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv, *of_pairs = counts
         self._num_kv, self._step = of_pairs
+        self._received: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        """ranges of KV that a rank needs, by owner"""
+        self._sent: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        """ranges of a rank's KV that others need, by their rank"""
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
@@ -329,13 +333,13 @@ class GatherPlan(Plan):
         ]
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
-        peers = np.flatnonzero(self._step[:, rank] == number)
-        return [
-            Transfer(int(peer), rank, start, end)
-            for peer in peers
-            if peer != rank
-            for _, start, end in self._needed_of(int(peer), np.array([rank]))
-        ]
+        peers = np.flatnonzero(self._step[:, rank] == number).tolist()
+        if rank not in self._sent:
+            needed = self.partition.needed_keys
+            start, end = (self.sharding.num_before_on(side, rank) for side in (needed.start, needed.end))
+            self._sent[rank] = _merged(needed.rank, start, end)
+        sent = self._sent[rank]
+        return [Transfer(peer, rank, *part) for peer in peers if peer != rank for part in sent.get(peer, ())]
 
     def dkv_sends(self, rank: int, number: int) -> list[Transfer]:
         return self.receives(rank, number)
@@ -366,14 +370,27 @@ class GatherPlan(Plan):
 
     def _needed_of(self, rank: int, owners: np.ndarray) -> list[KvRange]:
         """The KV that a rank needs from each owner, with adjacent ranges merged."""
-        first, last = self.partition.needed_keys.of(rank)
-        start, end = (self.sharding.num_before(side)[:, owners].T for side in (first, last))
-        owner, number = np.nonzero(start < end)
-        start = start[owner, number]
-        end = end[owner, number]
-        goes_on = (owner[1:] == owner[:-1]) & (start[1:] == end[:-1])
-        heads = np.flatnonzero(np.append(True, ~goes_on)[: len(owner)])
-        tails = np.append(heads[1:], len(owner))[: len(heads)] - 1
-        return list(
-            zip(owners[owner[heads]].tolist(), start[heads].tolist(), end[tails].tolist(), strict=True)
-        )
+        if rank not in self._received:
+            start, end = (self.sharding.num_before(side).T for side in self.partition.needed_keys.of(rank))
+            owner = np.repeat(np.arange(self.world), start.shape[1])
+            self._received[rank] = _merged(owner, start.ravel(), end.ravel())
+        received = self._received[rank]
+        return [(owner, *part) for owner in owners.tolist() for part in received.get(owner, ())]
+
+
+def _merged(rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> dict[int, list[tuple[int, int]]]:
+    """The non-empty ranges of each rank, with adjacent ones merged. They are sorted by rank and start, (n,)
+    each."""
+    some = np.flatnonzero(start < end)
+    rank = rank[some]
+    start = start[some]
+    end = end[some]
+    apart = (rank[1:] != rank[:-1]) | (start[1:] != end[:-1])
+    first = np.append(True, apart)[: len(some)]
+    last = np.append(apart, True)[: len(some)]
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for of_rank, begin, stop in zip(
+        rank[first].tolist(), start[first].tolist(), end[last].tolist(), strict=True
+    ):
+        ranges.setdefault(of_rank, []).append((begin, stop))
+    return ranges
