@@ -67,12 +67,13 @@ def kernels_s(
     if steps is None:
         model = device.kernel.for_call(plan.partition.mask, num_kv)
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
-    seconds = np.zeros(steps.shape)
-    throttle = np.zeros(steps.shape)
-    for way in dict.fromkeys(steps[plan.step_areas > 0].tolist()):
+    seconds, throttle = np.zeros((2, *steps.shape))
+    for way in dict.fromkeys(steps.ravel().tolist()):
         model = device.kernel.of(way)
-        seconds = np.where(steps == way, _kernels_of_way_s(plan, num_q, num_kv, call, model), seconds)
-        throttle = np.where(steps == way, model.throttle, throttle)
+        of_way = steps == way
+        throttle[of_way] = model.throttle
+        if (of_way & (plan.step_areas > 0)).any():  # else no kernel runs
+            seconds[of_way] = _kernels_of_way_s(plan, num_q, num_kv, call, model)[of_way]
     return seconds, throttle
 
 
@@ -296,9 +297,7 @@ class WorkForecast:
         return shares
 
     def _share_times(self, plan: Plan, chunk: HeadChunk, head_rank: int) -> _ShareTimes:
-        share = chunk.heads.ranks[head_rank]
-        call = self._call
-        device = self._device
+        share, call, device = chunk.heads.ranks[head_rank], self._call, self._device
         kernels, throttle = kernels_s(plan, len(share.q), len(share.local_kv), call, device)
         times = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
         if self._work.mesh.heads > 1:
