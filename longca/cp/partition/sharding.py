@@ -125,17 +125,17 @@ class ChunkedSharding(Sharding):
     def __init__(
         self, name: str, lengths: Sequence[int] | np.ndarray, owners: Sequence[int] | np.ndarray, world: int
     ) -> None:
-        """`lengths` of the chunks, in the order of the sequence, and the rank of each. Empty chunks are
-        dropped."""
+        """Chunks of these lengths, in their order, and the rank of each. Empty ones are dropped."""
         length = np.asarray(lengths, dtype=np.int64)
         owner = np.asarray(owners, dtype=np.int64)
         super().__init__(name, int(length.sum()), world)
         self.owner = self.row = owner[length > 0]
-        self.edges = np.concatenate([[0], np.cumsum(length[length > 0])])
+        length = length[length > 0]
+        self.edges = np.append(0, length.cumsum())
         """chunk n is tokens edges[n]..edges[n + 1], (C + 1,)"""
         held = np.zeros((len(self.owner) + 1, world), dtype=np.int64)
-        held[np.arange(1, len(self.owner) + 1), self.owner] = np.diff(self.edges)
-        self._before_edges = np.cumsum(held, axis=0)
+        held[np.arange(1, len(self.owner) + 1), self.owner] = length
+        self._before_edges = held.cumsum(axis=0)
         self.offset = self._before_edges[np.arange(len(self.owner)), self.owner]
         """local index of each chunk's first token, (C,)"""
 
@@ -233,7 +233,7 @@ def by_rank(reduce: np.ufunc, rank: np.ndarray, rows: np.ndarray, world: int, in
     """Reduces the rows (n, …) of each rank to one row, (P, …). `rank` must be ascending; ranks without rows
     get the initial value."""
     table = np.full((world, *rows.shape[1:]), initial, dtype=rows.dtype)
-    starts = np.flatnonzero(np.diff(rank, prepend=-1))
+    starts = np.append(True, rank[1:] != rank[:-1])[: len(rank)].nonzero()[0]
     if len(starts):
         table[rank[starts]] = reduce.reduceat(rows, starts, axis=0)
     return table

@@ -139,7 +139,7 @@ def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.nda
     """
     # (T, plans, P)
     work, messages, moving = (
-        np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves)
+        np.ascontiguousarray(each.transpose(2, 0, 1)) for each in (compute, transfer, moves)
     )
     nothing: np.ndarray = np.zeros_like(work[0])
     done = [nothing, work[0]]

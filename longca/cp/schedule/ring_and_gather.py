@@ -110,9 +110,9 @@ class RingOrder:
         ranges = []
         for hulls, reduce in zip(partitions.needed_hulls, (np.minimum, np.maximum), strict=True):
             # by step, partition and owner
-            needed = np.ascontiguousarray(np.moveaxis(hulls[:, self.holder.T, owners], 1, 0))
+            needed = np.ascontiguousarray(hulls[:, self.holder.T, owners].swapaxes(0, 1))
             self.spread_back(needed, reduce)
-            ranges.append(np.moveaxis(needed, 0, 1)[:, owners, self.owner])
+            ranges.append(needed.swapaxes(0, 1)[:, owners, self.owner])
         received = np.maximum(ranges[1] - ranges[0], 0)
         received[..., 0] = 0
         return areas, band_rows, received, received[:, self.receiver, owners], *ranges
