@@ -71,7 +71,8 @@ class MaskPlan:
     """the place of each token among those of all ranks, one rank after another, (T,) int64, on the device"""
     estimated_s: Callable[[], dict[str, float]]
     """seconds of one attention call of each mask, with its backward, by strategy, as fitted on records of an
-    H200; at the rates of the cost model where no record tells. Computed when asked for, unless it decides"""
+    H200; at the rates of the cost model where no record tells. Those that did not decide are computed when
+    asked for"""
     refused: dict[str, str]
     """by strategy, the reason why it was left out"""
     plan_ms: float
