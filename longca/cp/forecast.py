@@ -67,7 +67,8 @@ def kernels_s(
     if steps is None:
         model = device.kernel.for_call(plan.partition.mask, num_kv)
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
-    seconds, throttle = np.zeros((2, *steps.shape))
+    seconds = np.zeros(steps.shape)
+    throttle = np.zeros(steps.shape)
     for way in dict.fromkeys(steps.ravel().tolist()):
         model = device.kernel.of(way)
         of_way = steps == way

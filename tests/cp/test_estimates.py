@@ -1,5 +1,7 @@
 """Estimates of strategies' calls: lower bounds hold, and hide no faster strategy."""
 
+from typing import Literal
+
 import pytest
 
 from longca.core import CallSpec
@@ -11,7 +13,7 @@ from longca.masks import Mask, build_mask
 STRATEGIES = ("loongtrain", "ring_allgather", "ring_p2p", "ulysses", "usp")
 
 
-def call(direction: str = "bwd", dtype: str = "bf16") -> CallSpec:
+def call(direction: Literal["fwd", "bwd"] = "bwd", dtype: Literal["bf16", "fp32"] = "bf16") -> CallSpec:
     return CallSpec(64, 8, 128, dtype, direction)
 
 
