@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.partition.mesh import Mesh
     from longca.cp.partition.sharding import Sharding
-    from longca.cp.schedule.work_partition import ChunkWeights, WorkPartition
+    from longca.cp.schedule.head_chunking import ChunkWeights
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Forward, Kernel, Problem
     from longca.masks import LazyMask, Mask, Traits
 

@@ -40,9 +40,10 @@ from longca.predict.fitted import CallModel, call_amounts, whole_statistics
 
 if TYPE_CHECKING:
     from longca.core import CallSpec, Messages, Network
+    from longca.cp.schedule.head_chunking import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
-    from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.masks import Mask
     from longca.predict import KernelModel
 
@@ -68,10 +69,12 @@ def kernels_s(
         return _kernels_of_way_s(plan, num_q, num_kv, call, model), model.throttle
     seconds = np.zeros(steps.shape)
     throttle = np.zeros(steps.shape)
-    for way in np.unique(steps):
-        model = device.kernel.of(str(way))
-        seconds = np.where(steps == way, _kernels_of_way_s(plan, num_q, num_kv, call, model), seconds)
-        throttle = np.where(steps == way, model.throttle, throttle)
+    for way in dict.fromkeys(steps.ravel().tolist()):
+        model = device.kernel.of(way)
+        of_way = steps == way
+        throttle[of_way] = model.throttle
+        if (of_way & (plan.step_areas > 0)).any():  # else no kernel runs
+            seconds[of_way] = _kernels_of_way_s(plan, num_q, num_kv, call, model)[of_way]
     return seconds, throttle
 
 
@@ -81,26 +84,20 @@ def _step_ways(plan: Plan, num_kv: int, kernel: CallModel) -> np.ndarray | None:
     mask = plan.partition.mask
     if plan.world == 1 or mask.grid is not None or not any(model.way for model in kernel.ways):
         return None
-    rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / mask.num_groups)
-    return ways_of_parts(mask, plan.step_areas / mask.num_groups, rows, _step_keys(plan), num_kv)
-
-
-def _step_keys(plan: Plan) -> np.ndarray:
-    """Keys of each step, (P, T)."""
-    with_own = [plan.num_own_kv(0, number) > 0 for number in range(plan.num_steps)]
-    return plan.received_kv + np.outer(plan.sharding.num_tokens, with_own)
+    area = plan.step_areas / mask.num_groups
+    return ways_of_parts(mask, area, plan.step_rows, plan.step_keys, num_kv)
 
 
 def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model: KernelModel) -> np.ndarray:
     """`kernels_s` for one model."""
     mask = plan.partition.mask
+    if plan.world == 1:
+        own = call_amounts(model, mask, num_q, num_kv)
+        return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
     ratio = num_q // num_kv
     whole = whole_statistics(mask, model.shape, ratio)
     groups = mask.num_groups
     ends = row_ends(mask)
-    if plan.world == 1:
-        own = call_amounts(model, mask, num_q, num_kv)
-        return model.boosted_s(own * (plan.step_areas > 0)[..., None], call.head_dim)
     if not isinstance(plan.sharding, StripedSharding):  # cuts of chunks are between tiles: no row ends there
         ends = max(ends, float(plan.step_band_rows.sum()))
     hidden, partial = (
@@ -108,8 +105,8 @@ def _kernels_of_way_s(plan: Plan, num_q: int, num_kv: int, call: CallSpec, model
     )
     area = plan.step_areas / groups
     band_rows = plan.step_band_rows / groups
-    rows = np.minimum(plan.sharding.num_tokens[:, None], band_rows)
-    keys = _step_keys(plan)
+    rows = plan.step_rows
+    keys = plan.step_keys
     computed = (
         rows * keys if covers_all(model.kernel, model.direction, mask.traits) else area + hidden * band_rows
     )
@@ -229,6 +226,8 @@ class WorkForecast:
         """by the clock"""
         self.num_calls = int(counts.max())
         """of kernels, for the rank with the most"""
+        self.compute_s = float(busy[most]) * self.slowdown
+        """of the busiest rank: the least that the call can take"""
         slower = {id(share): share.seconds * self.slowdown for share in shares.values()}
         self._line = WorkTimeline(
             work,
@@ -240,6 +239,10 @@ class WorkForecast:
     def times(self, links: LinkSpeeds) -> RankTimes:
         """The times of all ranks."""
         return self._line.at(links)
+
+    def seconds(self, links: LinkSpeeds) -> float:
+        """Seconds of the slowest rank, as those of `at`."""
+        return float(self._line.total_s(links).max())
 
     def at(self, links: LinkSpeeds) -> CallForecast:
         """The whole forecast."""
@@ -295,9 +298,7 @@ class WorkForecast:
         return shares
 
     def _share_times(self, plan: Plan, chunk: HeadChunk, head_rank: int) -> _ShareTimes:
-        share = chunk.heads.ranks[head_rank]
-        call = self._call
-        device = self._device
+        share, call, device = chunk.heads.ranks[head_rank], self._call, self._device
         kernels, throttle = kernels_s(plan, len(share.q), len(share.local_kv), call, device)
         times = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
         if self._work.mesh.heads > 1:
@@ -318,11 +319,10 @@ def _passes_s(
     elem = call.elem_bytes
     some = plan.step_areas > 0
     later = some & (np.cumsum(some, axis=1) > 1)
-    rows = np.minimum(plan.sharding.num_tokens[:, None], plan.step_band_rows / plan.partition.mask.num_groups)
     # a sum is read and written: by the kernel instead of its result, or separately, which also reads the
     # kernel's result
     per_row = 2 * SUM_BYTES - elem if device.merges else 2 * SUM_BYTES + elem + SUM_BYTES
-    elements = later * rows * len(q) * row * per_row
+    elements = later * plan.step_rows * len(q) * row * per_row
     if packs and not plan.forwards_kv and plan.world > 1:
         elements += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
     from longca.cp.partition.sharding import Sharding
+    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.plan import Plan, Schedule, Step
     from longca.cp.schedule.planner import ScoredPlan, UnitCosts
-    from longca.cp.schedule.work_partition import ChunkWeights
     from longca.kernels import Kernel, Problem
     from longca.masks import LazyMask, Mask, Traits
 

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
         usable_device,
     )
     from longca.lowering.flashmask import flashmask_columns
-    from longca.lowering.tiles import Runs, col_tiles, row_tiles
+    from longca.lowering.tiles import col_tiles, row_tiles, tile_counts
 else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
-    "Runs",
     "all_finite",
     "attn_slices",
     "block_lists",
@@ -36,6 +35,7 @@ __all__ = [
     "interval_table",
     "mask_mod",
     "row_tiles",
+    "tile_counts",
     "usable_device",
     "varlen",
 ]

@@ -124,6 +124,55 @@ def col_tiles(mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, whole: bo
     return Tiles(-(-mask.seqlen_k // tile_k), -(-mask.seqlen_q // tile_q), full, partial)
 
 
+def tile_counts(
+    mask: Mask, tile_q: int, tile_k: int, group: int = 0, *, columns: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of full and of partial tiles of each tile of queries, or of keys with `columns`, (lines,)
+    int64 each: those of `row_tiles` or `col_tiles`, without their places."""
+    if mask.grid is not None:
+        tiles = (col_tiles if columns else row_tiles)(mask, tile_q, tile_k, group)
+        return tiles.full_runs.counts.astype(np.int64), tiles.partial_runs.counts.astype(np.int64)
+    if columns:
+        return _band_counts(transpose(mask.groups[group]), mask.seqlen_k, mask.seqlen_q, tile_k, tile_q)
+    return _band_counts(mask.groups[group], mask.seqlen_q, mask.seqlen_k, tile_q, tile_k)
+
+
+def _band_counts(
+    bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """`tile_counts` of bands. In a line of tiles that a single band meets, as most lines, its first and last
+    tiles tell; the others are counted by `_band_tiles`."""
+    num_lines = -(-num_rows // tile_rows)
+    owner, line = spread(bands[:, Q0] // tile_rows, -(-bands[:, Q1] // tile_rows))
+    alone = np.bincount(line, minlength=num_lines)[line] == 1
+    full, partial = (np.zeros(num_lines, dtype=np.int64) for _ in range(2))
+    if not alone.all():
+        shared = bands[owner[~alone]]
+        top = line[~alone] * tile_rows
+        shared[:, Q0] = np.maximum(shared[:, Q0], top)
+        shared[:, Q1] = np.minimum(shared[:, Q1], top + tile_rows)
+        for count, runs_ in zip(
+            (full, partial), _band_tiles(shared, num_rows, num_cols, tile_rows, tile_cols, False), strict=True
+        ):
+            count += runs_.counts
+        owner, line = owner[alone], line[alone]
+    q0, q1, k0, k1, lo, hi = bands.T.take(owner, axis=1)
+    top = line * tile_rows
+    row0 = np.maximum(q0, top)
+    row1 = np.minimum(q1, top + tile_rows)
+    # as in `_covered`; a tile at the end of the columns is full without those beyond
+    start = np.maximum(k0, row0 + lo) // tile_cols
+    end = -(-np.minimum(k1, row1 + hi) // tile_cols)
+    inner1 = np.minimum(k1, row0 + 1 + hi)
+    full0 = -(-np.maximum(k0, row1 - 1 + lo) // tile_cols)
+    full1 = np.where(inner1 == num_cols, -(-num_cols // tile_cols), inner1 // tile_cols)
+    all_rows = row1 - row0 == np.minimum(tile_rows, num_rows - top)
+    number = np.where(all_rows, np.maximum(full1 - full0, 0), 0)
+    full[line] += number
+    partial[line] += end - start - number
+    return full, partial
+
+
 def _band_tiles(
     bands: np.ndarray, num_rows: int, num_cols: int, tile_rows: int, tile_cols: int, whole: bool
 ) -> tuple[Runs, Runs]:

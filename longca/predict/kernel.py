@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 TWO_KERNELS = "two kernels"
 FROM_LAST = "one pass from the last row"
 FROM_FIRST = "one pass from the first row"
+ORDERS = {AddOrder.FROM_LAST: FROM_LAST, AddOrder.FROM_FIRST: FROM_FIRST}
+WAYS = np.array([*(ORDERS.get(order, TWO_KERNELS) for order in AddOrder), TWO_KERNELS])
+"""by order; the last is that of −1, two kernels"""
 BANDS = ("band", "band_atomic")
 # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
 OWN = ("band",)
@@ -69,9 +73,7 @@ def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int) -> str:
         return ""
     if mask.grid is not None:
         return TWO_KERNELS
-    return str(
-        ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads)[()]
-    )
+    return str(ways_of_parts(mask, mask.area / mask.num_groups, mask.seqlen_q, mask.seqlen_k, num_kv_heads))
 
 
 def ways_of_parts(
@@ -87,10 +89,7 @@ def ways_of_parts(
     If the last query of the whole mask sees nearly all keys, so does that of every part; parts of a window
     are windows.
     """
-    orders = orders_of_parts(mask, area, num_queries, num_keys, num_kv_heads)
-    return np.select(
-        [orders == AddOrder.FROM_LAST, orders == AddOrder.FROM_FIRST], [FROM_LAST, FROM_FIRST], TWO_KERNELS
-    )
+    return WAYS[orders_of_parts(mask, area, num_queries, num_keys, num_kv_heads)]
 
 
 def covers_all(kernel: str, direction: str, traits: Traits) -> bool:
@@ -234,8 +233,12 @@ def part_amounts(
         computed * num_kv_heads,
         np.multiply(rows, num_q_heads),
     )
-    stacked = np.stack(np.broadcast_arrays(*columns), axis=-1) / 1e6
-    return np.concatenate([stacked, (computed > 0)[..., None].astype(float)], axis=-1)
+    found = np.empty((*np.shape(columns[0]), len(FEATURES)))
+    for number, column in enumerate(columns):
+        found[..., number] = column
+    found /= 1e6
+    found[..., -1] = computed > 0
+    return found
 
 
 @dataclass(frozen=True)
@@ -306,9 +309,14 @@ class KernelModel:
     def boosted_s(self, amounts: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
         """Seconds at full clock, (…,), of calls with these amounts (…, 6). All costs except that of the call
         itself scale with the head dim."""
-        costs = np.array([self.costs_ms[name] for name in FEATURES])
+        costs = self._costs.copy()
         costs[:-1] *= head_dim / FITTED_HEAD_DIM
         return amounts @ costs / 1e3
+
+    @cached_property
+    def _costs(self) -> np.ndarray:
+        """`costs_ms` in the order of FEATURES."""
+        return np.array([self.costs_ms[name] for name in FEATURES])
 
     def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
         """The slowdown of work of this many seconds at full clock."""

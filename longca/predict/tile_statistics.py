@@ -21,15 +21,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.lowering import col_tiles, row_tiles
+from longca.lowering import tile_counts
 from longca.masks import Mask, band
-
-if TYPE_CHECKING:
-    from longca.lowering import Runs
 
 MOST_GROUPS = 2
 MOST_ROWS = 1 << 19  # counted queries
@@ -154,11 +150,9 @@ def _tile_lines(
     mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pairs in full and in partial tiles of each row of tiles, or of each column, (n,) each."""
-    tiles = (col_tiles if columns else row_tiles)(mask, tokens, keys, group)
+    full, partial = tile_counts(mask, tokens, keys, group, columns=columns)
     size = float(tokens * keys)
-    return _by_line(tiles.full_runs, tiles.num_lines) * size, _by_line(
-        tiles.partial_runs, tiles.num_lines
-    ) * size
+    return full * size, partial * size
 
 
 def _block_lines(
@@ -228,8 +222,3 @@ def _one_below_the_other(mask: Mask, starts: list[int]) -> Mask:
         )
         mask.kept[key] = Mask(len(starts) * height, mask.seqlen_k, groups)
     return mask.kept[key]
-
-
-def _by_line(runs: Runs, num_lines: int) -> np.ndarray:
-    """Tiles of each line, (num_lines,)."""
-    return np.bincount(runs.lines, runs.bounds[:, 1].astype(np.int64) - runs.bounds[:, 0], num_lines)

@@ -9,7 +9,6 @@ import pytest
 from longca.core.call import CallSpec
 from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
-from longca.cp.api.planning import Forecaster
 from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, WorkForecast, forecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh
@@ -193,17 +192,6 @@ def test_records_of_several_gpus_agree():
 
     errors = np.abs([error(cell) for cell in cells])
     assert len(errors) > 20 and np.median(errors) < 0.05 and np.quantile(errors, 0.9) < 0.15
-
-
-def test_auto_has_seconds_where_records_tell_and_none_elsewhere():
-    mask = build_mask("causal", seqlen=16384)
-    work = partition("ring_p2p", mask, 2, "bwd")
-    forecaster = Forecaster(Registry("kernel").load("band"), "symmetric", 8)
-    both = forecaster.seconds(work, call("bwd"))
-    forward = forecaster.seconds(work, call("fwd"))
-    assert both is not None and forward is not None and 2 * forward < both < 6 * forward
-    assert forecaster.seconds(work, CallSpec(64, 8, 128, "fp32", "bwd")) is None
-    assert Forecaster(Registry("kernel").load("control"), "nccl", 8).seconds(work, call()) is None
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from longca.cp.partition.joint import partition_jointly
+from longca.cp.partition.joint import PartitionStack, partition_jointly
 from longca.cp.partition.mesh import Mesh
 from longca.cp.partition.sharding import (
     CANDIDATES,
@@ -411,12 +411,11 @@ def test_what_does_not_go_together_is_refused():
 @pytest.mark.parametrize("schedule", [Ring(), Ring(two_way=True), Ring(window=3), Gather(2)])
 def test_plans_are_estimated_together_as_alone(schedule: Ring | Gather):
     mask = build_mask("causal_document", seqlen=6 * 512 + 5)
-    plans = [
-        schedule.plan(mask, make_sharding(name, mask, 6))
-        for name in ("contiguous", "zigzag", "heap-64", "stripes")
-    ]
-    together = costs_of(plans, RATES)
-    assert together == [cost_of(plan, RATES) for plan in plans] and len(set(together)) > 1
+    shardings = [make_sharding(name, mask, 6) for name in ("contiguous", "zigzag", "heap-64", "stripes")]
+    partitions = PartitionStack([partition_mask(mask, sharding) for sharding in shardings])
+    together = costs_of(schedule.plans_of(partitions), RATES)
+    alone = [cost_of(schedule.plan(mask, sharding), RATES) for sharding in shardings]
+    assert together == alone and len(set(together)) > 1
 
 
 @quick

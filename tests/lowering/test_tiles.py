@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from longca.lowering.tiles import Csr, Runs, Tiles, col_tiles, row_tiles
+from longca.lowering.tiles import Csr, Runs, Tiles, col_tiles, row_tiles, tile_counts
 from longca.masks import Mask
 from tests.helpers.kernels import masks_for_tests
 from tests.helpers.kernels.masks_for_tests import (
@@ -57,6 +57,11 @@ def check(mask: Mask, tile_q: int, tile_k: int, whole: bool = False) -> None:
         rows = row_tiles(mask, tile_q, tile_k, group, whole=whole)
         cols = col_tiles(mask, tile_q, tile_k, group, whole=whole)
         assert (rows.num_lines, rows.num_across) == wanted[0].shape == (cols.num_across, cols.num_lines)
+        if not whole:
+            for columns in (False, True):
+                counts = tile_counts(mask, tile_q, tile_k, group, columns=columns)
+                for count, answer in zip(counts, wanted, strict=True):
+                    assert np.array_equal(count, answer.sum(axis=0 if columns else 1))
         for tiles, answer in ((rows, wanted), (cols, (wanted[0].T, wanted[1].T))):
             compare(tiles, answer)
 

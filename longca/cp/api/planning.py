@@ -18,27 +18,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from longca.core import UserError, load_hardware
+from longca.core import UserError
+from longca.cp.api.estimates import Estimate, Forecaster, fastest
 from longca.cp.api.ranks import all_or_none
 from longca.cp.api.request import AUTO
 from longca.cp.api.warming import warm_kernel
 from longca.cp.comm.p2p import ReceiveBuffers
-from longca.cp.forecast import PASS_EFFICIENCY, PROFILES, DeviceModel, WorkForecast, links_of
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
-from longca.predict.fitted import load_fitted
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.core import CallSpec, Messages, Scalar
+    from longca.core import Scalar
     from longca.cp.api.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import CommStream
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from longca.kernels import Kernel, Problem
     from longca.masks import Mask
 
-USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml
-FITTED_ELEM_BYTES = 2
 MAX_KEPT = 4  # plans of different masks; each holds the tables of its kernels
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"  # torchrun's name for the ranks of a machine
 
@@ -74,7 +71,8 @@ class MaskPlan:
     """the place of each token among those of all ranks, one rank after another, (T,) int64, on the device"""
     estimated_s: Callable[[], dict[str, float]]
     """seconds of one attention call of each mask, with its backward, by strategy, as fitted on records of an
-    H200; at the rates of the cost model where no record tells. Computed when asked for, unless it decides"""
+    H200; at the rates of the cost model where no record tells. Those that did not decide are computed when
+    asked for"""
     refused: dict[str, str]
     """by strategy, the reason why it was left out"""
     plan_ms: float
@@ -174,18 +172,21 @@ class MaskPlanner:
         )
         assert all(np.array_equal(each.shard.positions_L, prepared[0].shard.positions_L) for each in prepared)
         work, name = choice.works[0], _title(choice.strategy)
-        of_ranks = [work.mesh.positions(work.plan.sharding, rank) for rank in range(self._comm.world)]
-        assert np.array_equal(of_ranks[self._comm.rank], prepared[0].shard.positions_L)
-        places = (
-            torch.from_numpy(of_ranks[self._comm.rank]),
-            torch.from_numpy(np.argsort(np.concatenate(of_ranks))),
-        )
+        sharding = work.plan.sharding
+        mine = work.mesh.positions(sharding, self._comm.rank)
+        assert np.array_equal(mine, prepared[0].shard.positions_L)
+        # ranks of a head group divide the tokens of their ring rank in order, as the sharding has them
+        places = torch.from_numpy(mine), torch.from_numpy(sharding.inverse)
         positions, inverse = on_device(places, self._comm.device)
         return MaskPlan(
             name,
-            work.plan.sharding.name,
+            sharding.name,
             prepared,
-            list(map(len, of_ranks)),
+            [
+                len(part)
+                for ring_rank in range(work.mesh.ring)
+                for part in work.mesh.tokens(sharding, ring_rank)
+            ],
             positions,
             inverse,
             choice.estimated_s,
@@ -217,8 +218,12 @@ class MaskPlanner:
         if len(works) == 1:
             [(name, (strategy, shared))] = works.items()
             return _Choice(strategy, shared, cache(lambda: {name: self._seconds(shared, problems)}), refused)
-        seconds = {name: self._seconds(shared, problems) for name, (_, shared) in works.items()}
-        return _Choice(*works[min(seconds, key=seconds.__getitem__)], lambda: seconds, refused)
+        estimates = {name: self._estimate(shared, problems) for name, (_, shared) in works.items()}
+        return _Choice(
+            *works[fastest(estimates)],
+            cache(lambda: {name: estimate.seconds for name, estimate in estimates.items()}),
+            refused,
+        )
 
     def _refusal(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> str | None:
         device_type = self._request.device.type
@@ -245,54 +250,20 @@ class MaskPlanner:
         return min(map(partition, shardings), key=lambda works: self._seconds(works, problems))
 
     def _seconds(self, works: Sequence[WorkPartition], problems: Sequence[Problem]) -> float:
-        return sum(self._call_s(work, problem) for work, problem in zip(works, problems, strict=True))
+        return self._estimate(works, problems).seconds
 
-    def _call_s(self, work: WorkPartition, problem: Problem) -> float:
-        """Seconds of a call by the fitted kernels; by rates alone where no record tells of such calls."""
-        forecast_s = (
-            self._forecaster.seconds(work, problem.call_spec) if self._forecaster is not None else None
-        )
-        if forecast_s is not None:
-            return forecast_s
-        return estimated_s(work, problem.call_spec, self._links, needs_backward=problem.needs_backward)
-
-
-class Forecaster:
-    """Seconds of work partitions on this machine's GPUs, for the choice of a strategy, from kernels fitted on
-    an H200."""
-
-    def __init__(self, kernel: Kernel, messages: Messages, ranks_per_node: int) -> None:
-        """
-        Args:
-            ranks_per_node: GPUs of a node.
-        """
-        hardware = load_hardware()
-        profile = next((one for one in hardware.networks if one.name == PROFILES[messages]), None)
-        links = LinkSpeeds() if profile is None else links_of(profile)
-        self._links = replace(links, ranks_per_node=ranks_per_node)
-        self._kernel = kernel
-        self._fitted = load_fitted()
-        self._memory_bytes_per_s = (
-            (hardware.bandwidth_gb_s(self._fitted.device) or USUAL_BANDWIDTH_GB_S) * 1e9 * PASS_EFFICIENCY
-        )
-
-    def seconds(self, work: WorkPartition, call: CallSpec) -> float | None:
-        """Seconds of a forward call and, if required, its backward, on the slowest rank.
-
-        None without records of such calls.
-        """
-        traits = work.plan.partition.mask.traits
-        total = 0.0
-        for direction in ("fwd", "bwd") if call.direction == "bwd" else ("fwd",):
-            model = self._fitted.find(
-                self._kernel.name, direction, traits, call.num_q_heads // call.num_kv_heads
-            )
-            if model is None or call.elem_bytes != FITTED_ELEM_BYTES:
-                return None
-            device = DeviceModel(model, self._memory_bytes_per_s, self._kernel.merges)
-            made = WorkForecast(work, replace(call, direction=direction), device, packs=self._links.packs)
-            total += float(made.times(self._links).total_s.max())
-        return total
+    def _estimate(self, works: Sequence[WorkPartition], problems: Sequence[Problem]) -> Estimate:
+        """Seconds of a call of each problem by the fitted kernels; by rates alone where no record tells of
+        such calls."""
+        calls = []
+        for work, problem in zip(works, problems, strict=True):
+            call = problem.call_spec
+            estimate = self._forecaster.estimate(work, call) if self._forecaster is not None else None
+            if estimate is None:
+                seconds = estimated_s(work, call, self._links, needs_backward=problem.needs_backward)
+                estimate = Estimate.of(seconds)
+            calls.append(estimate)
+        return Estimate.sum_of(calls)
 
 
 class DeferredComm:

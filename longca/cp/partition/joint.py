@@ -15,10 +15,11 @@ Shapes: J shardings, P ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import ChunkedPartition, tagged_bands
+from longca.cp.partition.mask_partition import ChunkedPartition, MaskPartition, tagged_bands
 from longca.cp.partition.pieces import BandPieces
 from longca.cp.partition.sharding import ChunkedSharding
 from longca.masks import Mask
@@ -78,3 +79,50 @@ def partition_jointly(mask: Mask, shardings: Sequence[ChunkedSharding]) -> list[
     for number, partition in enumerate(partitions):
         partition.set_counts(*(table[number * world : (number + 1) * world] for table in counts))
     return partitions
+
+
+class PartitionStack:
+    """Partitions of one mask on shardings of as many ranks, with the counts of all in one array each,
+    (J, P, P) by (sharding, rank, owner)."""
+
+    def __init__(self, partitions: Sequence[MaskPartition]) -> None:
+        self.partitions = tuple(partitions)
+        self.world = self.partitions[0].sharding.world
+
+    def _stacked(self, name: str) -> np.ndarray:
+        return np.stack([getattr(partition, name) for partition in self.partitions])
+
+    @cached_property
+    def areas(self) -> np.ndarray:
+        """`MaskPartition.areas`."""
+        return self._stacked("areas")
+
+    @cached_property
+    def band_rows(self) -> np.ndarray:
+        """`MaskPartition.band_rows`."""
+        return self._stacked("band_rows")
+
+    @cached_property
+    def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
+        """`MaskPartition.needed_hulls`."""
+        hulls = self._stacked("needed_hulls")
+        return hulls[:, 0], hulls[:, 1]
+
+    @cached_property
+    def remote_needed(self) -> tuple[np.ndarray, np.ndarray]:
+        """`MaskPartition.num_needed` from other ranks (0 for the rank itself), and the index of rank s among
+        the ranks whose keys rank r needs.
+
+        The order is that of a ring: the predecessor of r comes first. Indices of unneeded ranks are
+        undefined.
+        """
+        if self.world == 1:
+            nothing = np.zeros((len(self.partitions), 1, 1), dtype=np.int64)
+            return nothing, nothing
+        needed = self._stacked("num_needed")
+        ranks = np.arange(self.world)
+        needed[:, ranks, ranks] = 0
+        # (rank, distance) → owner; of a rank and an owner, their distance too
+        nearest = ranks[:, None], (ranks[:, None] - ranks) % self.world
+        before = np.cumsum((needed > 0)[:, *nearest], axis=2) - 1
+        return needed, before[:, *nearest]

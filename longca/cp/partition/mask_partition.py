@@ -86,22 +86,6 @@ class MaskPartition:
         return np.where(self.areas > 0, self.sharding.count_in(self.needed_keys), 0)
 
     @cached_property
-    def remote_needed(self) -> tuple[np.ndarray, np.ndarray]:
-        """`num_needed` from other ranks (0 for the rank itself), and the index of rank s among the ranks
-        whose keys rank r needs, (P, P) each.
-
-        The order is that of a ring: the predecessor of r comes first. Indices of unneeded ranks are
-        undefined.
-        """
-        needed = self.num_needed.copy()
-        ranks = np.arange(self.sharding.world)
-        np.fill_diagonal(needed, 0)
-        # (rank, distance) → owner; of a rank and an owner, their distance too
-        nearest = (ranks[:, None] - ranks) % self.sharding.world
-        before = np.cumsum(np.take_along_axis(needed > 0, nearest, axis=1), axis=1) - 1
-        return needed, np.take_along_axis(before, nearest, axis=1)
-
-    @cached_property
     def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
         """(start, end) of these keys as local indices of s, from the first to the last, (P, P) each; start >
         end for none."""
@@ -147,10 +131,10 @@ class KvLayout:
         self._start = table[order, 1]
         self._column = column[order]
 
-    @property
+    @cached_property
     def owners(self) -> np.ndarray:
         """The ranks of its keys, ascending."""
-        return np.unique(self._owner)
+        return self._owner[np.diff(self._owner, prepend=-1) > 0]
 
     def place(self, bands: np.ndarray, owner: np.ndarray | int) -> np.ndarray:
         """Moves normal bands over the local indices of `owner` (a rank, or one for each band) to columns of
@@ -173,11 +157,13 @@ class ChunkedPartition(MaskPartition):
 
     @cached_property
     def areas(self) -> np.ndarray:
-        return self._pieces.areas
+        return self._pieces.areas if self.sharding.world > 1 else np.array([[self.mask.area]])
 
     @cached_property
     def band_rows(self) -> np.ndarray:
-        return self._pieces.band_rows
+        if self.sharding.world > 1:
+            return self._pieces.band_rows
+        return np.array([[sum(int((bands[:, Q1] - bands[:, Q0]).sum()) for bands in self.mask.groups)]])
 
     @cached_property
     def needed_keys(self) -> TokenRanges:

@@ -80,8 +80,7 @@ class Sharding:
         raise NotImplementedError
 
     def num_before(self, tokens: np.ndarray) -> np.ndarray:
-        """Counts each rank's tokens before each of these tokens, (n,) → (n, P). For the rank of the token
-        this is its local index."""
+        """Each rank's tokens before each of these tokens, (n,) → (n, P); for its own rank, its index."""
         raise NotImplementedError
 
     def num_before_on(self, tokens: np.ndarray, rank: int) -> np.ndarray:
@@ -126,20 +125,17 @@ class ChunkedSharding(Sharding):
     def __init__(
         self, name: str, lengths: Sequence[int] | np.ndarray, owners: Sequence[int] | np.ndarray, world: int
     ) -> None:
-        """
-        Args:
-            lengths: of the chunks, in the order of the sequence. Empty chunks are dropped.
-            owners: the rank of each chunk.
-        """
+        """Chunks of these lengths, in their order, and the rank of each. Empty ones are dropped."""
         length = np.asarray(lengths, dtype=np.int64)
         owner = np.asarray(owners, dtype=np.int64)
         super().__init__(name, int(length.sum()), world)
         self.owner = self.row = owner[length > 0]
-        self.edges = np.concatenate([[0], np.cumsum(length[length > 0])])
+        length = length[length > 0]
+        self.edges = np.append(0, length.cumsum())
         """chunk n is tokens edges[n]..edges[n + 1], (C + 1,)"""
         held = np.zeros((len(self.owner) + 1, world), dtype=np.int64)
-        held[np.arange(1, len(self.owner) + 1), self.owner] = np.diff(self.edges)
-        self._before_edges = np.cumsum(held, axis=0)
+        held[np.arange(1, len(self.owner) + 1), self.owner] = length
+        self._before_edges = held.cumsum(axis=0)
         self.offset = self._before_edges[np.arange(len(self.owner)), self.owner]
         """local index of each chunk's first token, (C,)"""
 
@@ -161,6 +157,12 @@ class ChunkedSharding(Sharding):
         chunk = self.chunk_of(tokens)
         into = np.where(tokens > self.edges[chunk], tokens - self.edges[chunk], 0)
         return self._before_edges[chunk, rank] + into * (np.append(self.owner, -1)[chunk] == rank)
+
+    @cached_property
+    def inverse(self) -> np.ndarray:
+        first = np.cumsum(self.num_tokens) - self.num_tokens
+        shift = first[self.owner] + self.offset - self.edges[:-1]
+        return np.arange(self.seqlen) + np.repeat(shift, np.diff(self.edges))
 
     def chunk_of(self, tokens: np.ndarray) -> np.ndarray:
         """The chunk of each token; C for tokens at or after the end of the sequence."""
@@ -231,7 +233,7 @@ def by_rank(reduce: np.ufunc, rank: np.ndarray, rows: np.ndarray, world: int, in
     """Reduces the rows (n, …) of each rank to one row, (P, …). `rank` must be ascending; ranks without rows
     get the initial value."""
     table = np.full((world, *rows.shape[1:]), initial, dtype=rows.dtype)
-    starts = np.flatnonzero(np.diff(rank, prepend=-1))
+    starts = np.append(True, rank[1:] != rank[:-1])[: len(rank)].nonzero()[0]
     if len(starts):
         table[rank[starts]] = reduce.reduceat(rows, starts, axis=0)
     return table
@@ -270,15 +272,13 @@ def contiguous(seqlen: int, world: int) -> Sharding:
 
 
 def zigzag(seqlen: int, world: int) -> Sharding:
-    """Rank r holds the r-th of 2P chunks and the r-th from the end. It balances work that grows linearly
-    along the sequence, such as causal attention."""
+    """Rank r holds the r-th of 2P chunks and the r-th from the end, which balances causal attention."""
     owners = [*range(world), *reversed(range(world))]
     return ChunkedSharding("zigzag", even_lengths(seqlen, 2 * world), owners, world)
 
 
 def stripes(seqlen: int, world: int) -> Sharding:
-    """Token t is on rank t mod P. It balances every mask in every step, but increases the number of row ends
-    that tiles must mask."""
+    """Token t is on rank t mod P: balanced in every step, but with more row ends that tiles must mask."""
     return StripedSharding(seqlen, world)
 
 
@@ -290,11 +290,14 @@ def lpt(mask: Mask, world: int, chunk: int) -> Sharding:
     lengths, work, per_rank = _chunks(mask, world, chunk)
     owners = [0] * len(lengths)
     least = [(0, 0, rank) for rank in range(world)]  # area and number of chunks so far
-    for number in np.argsort(-work, kind="stable").tolist():
-        area, held, rank = heapq.heappop(least)
+    order = np.argsort(-work, kind="stable")
+    for number, more in zip(order.tolist(), work[order].tolist(), strict=True):
+        area, held, rank = least[0]
         owners[number] = rank
         if held + 1 < per_rank:
-            heapq.heappush(least, (area + int(work[number]), held + 1, rank))
+            heapq.heapreplace(least, (area + more, held + 1, rank))
+        else:
+            heapq.heappop(least)
     return ChunkedSharding(f"heap-{chunk}", lengths, owners, world)
 
 
@@ -311,11 +314,12 @@ def rebalanced(mask: Mask, world: int, chunk: int) -> Sharding:
     held = np.take_along_axis(held, np.argsort(work[held], axis=1, kind="stable"), axis=1)
     held_work = work[held]
     area = held_work.sum(axis=1)
+    enough = TARGET_IMBALANCE * area.mean()
     for _ in range(MAX_SWAPS):
         most = int(area.argmax())
-        if area[most] <= TARGET_IMBALANCE * area.mean():
+        if area[most] <= enough:
             break
-        partners = np.argsort(area)[:SWAP_PARTNERS]
+        partners = area.argsort()[:SWAP_PARTNERS]
         larger, one, taker, other = best_swap(
             held_work[most], held_work[partners], int(area[most]), area[partners], partners
         )
@@ -392,9 +396,5 @@ def make_sharding(name: str, mask: Mask, world: int) -> Sharding:
 
 
 def worth_trying(name: str, mask: Mask) -> bool:
-    """True if the sharding of that name may be the best for this mask.
-
-    Rebalanced ones (`level-N`) are excluded for one or two bands, such as `causal` and `prefix_lm`, where
-    they gain little.
-    """
+    """True if this sharding may be the best for a mask: `level-N` gain little with one or two bands."""
     return not name.startswith("level") or mask.grid is not None or max(map(len, mask.groups)) > 2

@@ -32,8 +32,8 @@ from longca.cp.runtime.fixed_exchange import FixedDkvSums, FixedKeyExchange, Fix
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline, PreparedByHeads
 from longca.cp.schedule.fixed_plan import FixedPlan, fixed_refusal, partition_fixed
+from longca.cp.schedule.head_chunking import describe_chunks
 from longca.cp.schedule.planner import CALL_S, INTRA_NODE_BYTES_PER_S
-from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
 from longca.masks import whole_mask
 
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from longca.cp.partition.sharding import Sharding
     from longca.cp.runtime.head_pipeline import Grads, LocalAttention
     from longca.cp.schedule.fixed_plan import RankPart
-    from longca.cp.schedule.work_partition import ChunkWeights, WorkPartition
+    from longca.cp.schedule.head_chunking import ChunkWeights
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Kernel, Problem
     from longca.masks import LazyMask, Mask
 

@@ -28,7 +28,7 @@ from longca.cp.partition.mesh import Mesh, formula_bytes
 from longca.cp.partition.sharding import even_ranges
 from longca.cp.runtime.accumulate import sum_of_costs
 from longca.cp.runtime.head_exchange import HeadExchange, HeadGather
-from longca.cp.schedule.work_partition import describe_chunks
+from longca.cp.schedule.head_chunking import describe_chunks
 from longca.kernels import Forward, backward_with_sinks, forward_with_sinks
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.partition.mesh import RankHeads
-    from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
+    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Kernel, Prepared, Problem
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]

@@ -40,8 +40,8 @@ from longca.cp.runtime.dkv_reduce import DkvReduce
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline, PreparedByHeads
 from longca.cp.runtime.kv_exchange import KvExchange
+from longca.cp.schedule.head_chunking import describe_chunks
 from longca.cp.schedule.planner import step_masks
-from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ Shapes: P ranks, T steps. KV are counted in tokens, and ranges of KV are local i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -54,6 +54,7 @@ from longca.cp.partition.mask_partition import MaskPartition
 from longca.masks import Mask, band
 
 if TYPE_CHECKING:
+    from longca.cp.partition.joint import PartitionStack
     from longca.cp.partition.mask_partition import KvRange
     from longca.cp.partition.sharding import Sharding
 
@@ -143,9 +144,8 @@ class Schedule(Protocol):
         """
         ...
 
-    def plans_of(self, partitions: Sequence[MaskPartition]) -> Sequence[Plan]:
-        """`plan` for existing partitions with the same number of ranks, so that several schedules can share
-        them."""
+    def plans_of(self, partitions: PartitionStack) -> PlanStack:
+        """`plan` for existing partitions, so that several schedules can share them."""
         ...
 
     def __hash__(self) -> int: ...
@@ -181,6 +181,19 @@ class Plan:
     @property
     def sharding(self) -> Sharding:
         return self.partition.sharding
+
+    @cached_property
+    def step_rows(self) -> np.ndarray:
+        """Queries of each step that see some of its keys, at most, (P, T), in the mean over head groups."""
+        return np.minimum(
+            self.sharding.num_tokens[:, None], self.step_band_rows / self.partition.mask.num_groups
+        )
+
+    @cached_property
+    def step_keys(self) -> np.ndarray:
+        """Keys of each step, (P, T)."""
+        with_own = [self.num_own_kv(0, number) > 0 for number in range(self.num_steps)]
+        return self.received_kv + np.outer(self.sharding.num_tokens, with_own)
 
     def of_mask(self, mask: Mask) -> Plan:
         """The plan of another mask, on the same schedule and sharding."""
@@ -262,132 +275,38 @@ class Plan:
         return ((rank, 0, int(self.sharding.num_tokens[rank])),)
 
 
-OWN = -1  # the "buffer" of a rank's own KV
-START = -1  # the "step" after which transfers are posted before the first kernel
+class PlanStack:
+    """The plans of one schedule on several partitions. Their counts are known, and each plan is made when
+    asked for.
 
-
-@dataclass(frozen=True)
-class CommStep:
-    """The transfers before one step of a plan."""
-
-    number: int
-    """of the step"""
-    receives: tuple[Transfer, ...]
-    sends: tuple[Transfer, ...]
-    buffer: int
-    """the receive buffer"""
-    send_buffer: int
-    """the source buffer, or OWN"""
-    send_start: int
-    """the first key in `send_buffer`, as a local index of its owner"""
-    post_after: int
-    """the step after whose kernel the transfers are posted, or START"""
-    stream: str
-    """the name of the comm stream"""
-    num_own_kv: int
-    """own KV tokens in front of received ones, if any are received"""
-
-    @property
-    def num_keys(self) -> int:
-        """KV tokens in `buffer` for this step."""
-        return self.num_own_kv + sum(map(len, self.receives)) if self.receives else 0
-
-
-class BufferSchedule:
-    """All comm steps of one rank of a plan. Buffers and times are the same on all ranks, but the sizes of
-    buffers differ.
-
-    Steps with their transfers are created on demand, since estimates need only buffers and times.
+    The counts of all, (J, P, T) each: `step_areas`, `step_band_rows`, `received_kv`, `sent_kv` as of `Plan`.
     """
 
-    def __init__(self, plan: Plan, rank: int, early: bool) -> None:
+    def __init__(
+        self, partitions: Sequence[MaskPartition], make: Callable[..., Plan], counts: Sequence[np.ndarray]
+    ) -> None:
         """
         Args:
-            early: post transfers as soon as their buffer is free, even while the data that they forward is
-                still arriving. This requires comm streams that keep their order without the host. Otherwise
-                transfers are posted one step ahead.
+            make: makes the plan of a partition with its counts.
+            counts: those four, then others of the schedule, for J partitions.
         """
-        self._plan = plan
-        self._rank = rank
-        self._readers: list[list[int]] = [[] for _ in range(plan.num_steps)]
-        """for each step, the later steps for which its KV is forwarded"""
-        for number in range(1, plan.num_steps):
-            self._readers[plan.forwarded_from(number)].append(number)
-        self._last_step: list[int] = []
-        """for each buffer, the last step that uses it so far"""
-        self._buffer = [OWN]
-        """the buffer of each step"""
-        self.post_after = [START]
-        """for each step, the step after whose kernel its transfers are posted, or START"""
-        for number in range(1, plan.num_steps):
-            buffer, free_after = self._take(number)
-            origin = plan.forwarded_from(number)
-            ahead = early and (not origin or plan.stream(origin) == plan.stream(number))
-            self._buffer.append(buffer)
-            self.post_after.append(
-                max(free_after, START if ahead else plan.post_after(number), self.post_after[origin])
-            )
+        self._partitions = partitions
+        self._make = make
+        # sums over steps have the same bits for a plan alone and among others
+        self._counts = [np.ascontiguousarray(table) for table in counts]
+        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv, *_ = self._counts
 
-    @cached_property
-    def comm_steps(self) -> list[CommStep]:
-        """The comm steps, in order, beginning with that of step 1."""
-        return [self._comm_step(number) for number in range(1, self._plan.num_steps)]
+    @classmethod
+    def of(cls, plan: Plan) -> PlanStack:
+        """A single plan."""
+        counts = (plan.step_areas, plan.step_band_rows, plan.received_kv, plan.sent_kv)
+        return cls([plan.partition], lambda *_: plan, [table[None] for table in counts])
 
-    def _comm_step(self, number: int) -> CommStep:
-        plan = self._plan
-        rank = self._rank
-        origin = plan.forwarded_from(number)
-        sends = tuple(plan.sends(rank, number))
-        send_start = plan.held_kv(rank, origin)[0][1] if sends and origin else 0
-        return CommStep(
-            number,
-            tuple(plan.receives(rank, number)),
-            sends,
-            self._buffer[number],
-            self._buffer[origin],
-            send_start,
-            self.post_after[number],
-            plan.stream(number),
-            plan.num_own_kv(rank, number),
-        )
+    def __len__(self) -> int:
+        return len(self._partitions)
 
-    @cached_property
-    def buffer_keys(self) -> list[int]:
-        """Capacity of each buffer in KV tokens."""
-        found = [0] * len(self._last_step)
-        received = self._plan.received_kv[self._rank].tolist()
-        for number in range(1, self._plan.num_steps):
-            num_keys = self._plan.num_own_kv(self._rank, number) + received[number] if received[number] else 0
-            found[self._buffer[number]] = max(found[self._buffer[number]], num_keys)
-        return found
+    def __iter__(self) -> Iterator[Plan]:
+        return map(self.__getitem__, range(len(self)))
 
-    @cached_property
-    def _posted(self) -> dict[int, list[CommStep]]:
-        return {
-            after: [step for step in self.comm_steps if step.post_after == after]
-            for after in range(START, self._plan.num_steps)
-        }
-
-    def posted_after(self, number: int) -> list[CommStep]:
-        """The comm steps that are posted after the kernel of a step, in the order in which all ranks post
-        them."""
-        return self._posted[number]
-
-    def _take(self, number: int) -> tuple[int, int]:
-        """(buffer for the KV of a step, step after whose kernel it is free). An existing buffer is reused if
-        it is free in time."""
-        for buffer, last_step in enumerate(self._last_step):
-            free_after = self._free_after(last_step, number)
-            if free_after is not None and free_after <= self._plan.post_after(number):
-                self._last_step[buffer] = number
-                return buffer, free_after
-        self._last_step.append(number)
-        return len(self._last_step) - 1, START
-
-    def _free_after(self, held: int, number: int) -> int | None:
-        """The step after whose kernel the KV of step `held` is no longer needed; None if it is forwarded for
-        step `number` or later."""
-        readers = self._readers[held]
-        if any(later >= number for later in readers):
-            return None
-        return max([held, *(self.post_after[later] for later in readers)])
+    def __getitem__(self, number: int) -> Plan:
+        return self._make(self._partitions[number], *(table[number] for table in self._counts))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.partition.blocks import BlockPartition
-from longca.cp.partition.joint import partition_jointly
+from longca.cp.partition.joint import PartitionStack, partition_jointly
 from longca.cp.partition.mask_partition import ChunkedPartition, MaskPartition, StripedPartition
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.partition.sharding import (
@@ -29,7 +29,7 @@ from longca.cp.partition.sharding import (
     make_sharding,
     worth_trying,
 )
-from longca.cp.schedule.plan import Plan, Schedule, Step
+from longca.cp.schedule.plan import Plan, PlanStack, Schedule, Step
 from longca.kernels import UNIT_ROWS
 from longca.masks import Mask
 from longca.masks.band import Q0, Q1
@@ -107,21 +107,18 @@ class PlanCost:
 
 def cost_of(plan: Plan, costs: UnitCosts) -> PlanCost:
     """Estimates a plan. The KV of step n + 1 is transferred during step n."""
-    return costs_of([plan], costs)[0]
+    return costs_of(PlanStack.of(plan), costs)[0]
 
 
-def costs_of(plans: Sequence[Plan], costs: UnitCosts) -> list[PlanCost]:
-    """Estimates plans of one schedule on as many ranks, all in one pass over the steps."""
-    areas, band_rows, received, sent = (
-        np.stack([getattr(plan, name) for plan in plans])
-        # (plans, P, T)
-        for name in ("step_areas", "step_band_rows", "received_kv", "sent_kv")
-    )
-    compute = (areas + costs.end_pairs * band_rows) * costs.pair_s + (areas > 0) * costs.call_s
-    transfer = np.maximum(received, sent) * costs.kv_s
+def costs_of(plans: PlanStack, costs: UnitCosts) -> list[PlanCost]:
+    """Estimates plans, all in one pass over the steps."""
+    areas = plans.step_areas
+    compute = (areas + costs.end_pairs * plans.step_band_rows) * costs.pair_s + (areas > 0) * costs.call_s
+    transfer = np.maximum(plans.received_kv, plans.sent_kv) * costs.kv_s
+    first = plans[0]
     total = (
-        _ring_s(plans[0], compute, transfer, received > 0)
-        if plans[0].forwards_kv
+        _ring_s(first, compute, transfer, plans.received_kv > 0)
+        if first.forwards_kv
         else _gather_s(compute, transfer)
     )
     slowest = (compute.sum(axis=2).max(axis=1), transfer.sum(axis=2).max(axis=1), total)
@@ -142,7 +139,7 @@ def _ring_s(plan: Plan, compute: np.ndarray, transfer: np.ndarray, moves: np.nda
     """
     # (T, plans, P)
     work, messages, moving = (
-        np.ascontiguousarray(np.moveaxis(each, 2, 0)) for each in (compute, transfer, moves)
+        np.ascontiguousarray(each.transpose(2, 0, 1)) for each in (compute, transfer, moves)
     )
     nothing: np.ndarray = np.zeros_like(work[0])
     done = [nothing, work[0]]
@@ -298,14 +295,16 @@ class Partitions:
 
     def __init__(self) -> None:
         self._digest = ""
-        self._of_world: OrderedDict[int, dict[str, MaskPartition]] = OrderedDict()
+        self._of_world: OrderedDict[
+            int, tuple[dict[str, MaskPartition], dict[tuple[str, ...], PartitionStack]]
+        ] = OrderedDict()
 
-    def of(self, mask: Mask, world: int, names: Sequence[str]) -> list[MaskPartition]:
+    def of(self, mask: Mask, world: int, names: Sequence[str]) -> PartitionStack:
         """The partitions on the shardings of these names, in their order."""
         if self._digest != mask.digest:
             self._digest = mask.digest
             self._of_world.clear()
-        known = self._of_world.setdefault(world, {})
+        known, stacks = self._of_world.setdefault(world, ({}, {}))
         self._of_world.move_to_end(world)
         if len(self._of_world) > MOST_WORLDS:
             self._of_world.popitem(last=False)
@@ -317,7 +316,10 @@ class Partitions:
         joint = {id(part.sharding): part for part in (partition_jointly(mask, chunked) if chunked else ())}
         for name, sharding in zip(missing, shardings, strict=True):
             known[name] = joint.get(id(sharding)) or partition_mask(mask, sharding)
-        return [known[name] for name in names]
+        names = tuple(names)
+        if names not in stacks:
+            stacks[names] = PartitionStack([known[name] for name in names])
+        return stacks[names]
 
 
 class Planner:
@@ -356,8 +358,9 @@ class Planner:
         """`plan`, with its estimated cost."""
         key = mask.digest, world, schedule, sharding
         if key not in self._kept:
-            only = [sharding] if sharding != BEST else None
-            self._kept[key] = self.choices(mask, world, schedule, only)[0]
+            plans, costs = self._scored(mask, world, schedule, [sharding] if sharding != BEST else None)
+            best = min(range(len(plans)), key=lambda number: costs[number].total_s)
+            self._kept[key] = ScoredPlan(plans[best], costs[best])
             if len(self._kept) > self._max_kept:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
@@ -367,15 +370,19 @@ class Planner:
         self, mask: Mask, world: int, schedule: Schedule, names: Sequence[str] | None = None
     ) -> list[ScoredPlan]:
         """The plans on the shardings of these names, cheapest first. Default: all promising candidates."""
+        plans, costs = self._scored(mask, world, schedule, names)
+        return sorted(map(ScoredPlan, plans, costs), key=lambda choice: choice.cost.total_s)
+
+    def _scored(
+        self, mask: Mask, world: int, schedule: Schedule, names: Sequence[str] | None
+    ) -> tuple[PlanStack, list[PlanCost]]:
         if names is None:
             names = [name for name in self.candidates if worth_trying(name, mask)] or self.candidates
         plans = schedule.plans_of(self.partitions.of(mask, world, names))
-        return sorted(
-            map(ScoredPlan, plans, costs_of(plans, self.costs)), key=lambda choice: choice.cost.total_s
-        )
+        return plans, costs_of(plans, self.costs)
 
     def choices_on(self, mask: Mask, sharding: Sharding, schedules: Sequence[Schedule]) -> list[ScoredPlan]:
         """The plans of these schedules on a given sharding, in their order. They are not cached."""
-        partition = partition_mask(mask, sharding)
-        plans = (schedule.plans_of([partition])[0] for schedule in schedules)
+        partition = PartitionStack([partition_mask(mask, sharding)])
+        plans = (schedule.plans_of(partition)[0] for schedule in schedules)
         return [ScoredPlan(plan, cost_of(plan, self.costs)) for plan in plans]

@@ -25,19 +25,18 @@ with messages plus another one whose result must be merged (`stages` = 0).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.mask_partition import MaskPartition
-from longca.cp.schedule.plan import Plan, StepMessages, Transfer
+from longca.cp.partition.joint import PartitionStack
+from longca.cp.schedule.plan import Plan, PlanStack, StepMessages, Transfer
 from longca.cp.schedule.planner import partition_mask
 
 if TYPE_CHECKING:
-    from longca.cp.partition.mask_partition import KvRange
+    from longca.cp.partition.mask_partition import KvRange, MaskPartition
     from longca.cp.partition.sharding import Sharding
     from longca.masks import Mask
 
@@ -52,16 +51,12 @@ class Ring:
     """True if KV circulates in both directions, half way each, so that neighbours on both sides are one
     transfer away"""
 
-    def plan(self, mask: Mask, sharding: Sharding) -> RingPlan:
-        return self.plans_of([partition_mask(mask, sharding)])[0]
+    def plan(self, mask: Mask, sharding: Sharding) -> Plan:
+        return self.plans_of(PartitionStack([partition_mask(mask, sharding)]))[0]
 
-    def plans_of(self, partitions: Sequence[MaskPartition]) -> list[RingPlan]:
-        order = ring_order(self, partitions[0].sharding.world)
-        counts = zip(*order.counts_of(partitions), strict=True)
-        return [
-            RingPlan(partition, self, order, *each)
-            for partition, each in zip(partitions, counts, strict=True)
-        ]
+    def plans_of(self, partitions: PartitionStack) -> PlanStack:
+        order = ring_order(self, partitions.world)
+        return PlanStack(partitions.partitions, partial(RingPlan, self, order), order.counts_of(partitions))
 
     def __str__(self) -> str:
         if self.window is not None:
@@ -104,25 +99,23 @@ class RingOrder:
         """The rank from which a rank gets the KV of a step, (P, T). Undefined in step 0."""
         return self._walk(self.owner, self.before, 1)
 
-    def counts_of(self, partitions: Sequence[MaskPartition]) -> tuple[np.ndarray, ...]:
-        """(`step_areas`, `step_band_rows`, start, end, `received_kv`, `sent_kv`) of the plans of several
+    def counts_of(self, partitions: PartitionStack) -> tuple[np.ndarray, ...]:
+        """(`step_areas`, `step_band_rows`, `received_kv`, `sent_kv`, start, end) of the plans of several
         partitions, (J, P, T) each. start and end are those of the KV that a rank receives for each step: for
         itself and for all later ranks."""
         owners = np.arange(self.world)
         areas, band_rows = (
-            np.stack([getattr(partition, name) for partition in partitions])[:, owners[:, None], self.owner]
-            for name in ("areas", "band_rows")
+            counts[:, owners[:, None], self.owner] for counts in (partitions.areas, partitions.band_rows)
         )
         ranges = []
-        for side, reduce in ((0, np.minimum), (1, np.maximum)):
-            hulls = np.stack([partition.needed_hulls[side] for partition in partitions])
+        for hulls, reduce in zip(partitions.needed_hulls, (np.minimum, np.maximum), strict=True):
             # by step, partition and owner
-            needed = np.ascontiguousarray(np.moveaxis(hulls[:, self.holder.T, owners], 1, 0))
+            needed = np.ascontiguousarray(hulls[:, self.holder.T, owners].swapaxes(0, 1))
             self.spread_back(needed, reduce)
-            ranges.append(np.moveaxis(needed, 0, 1)[:, owners, self.owner])
+            ranges.append(needed.swapaxes(0, 1)[:, owners, self.owner])
         received = np.maximum(ranges[1] - ranges[0], 0)
         received[..., 0] = 0
-        return areas, band_rows, *ranges, received, received[:, self.receiver, owners]
+        return areas, band_rows, received, received[:, self.receiver, owners], *ranges
 
     def spread_back(self, needed: np.ndarray, reduce: np.ufunc) -> None:
         """Reduces, in place, the needed KV of each step (T, …) with that of the steps for which it is
@@ -171,7 +164,7 @@ class RingPlan(Plan):
     forwards_kv = True
 
     def __init__(
-        self, partition: MaskPartition, schedule: Ring, order: RingOrder, *counts: np.ndarray
+        self, schedule: Ring, order: RingOrder, partition: MaskPartition, *counts: np.ndarray
     ) -> None:
         """
         Args:
@@ -181,7 +174,7 @@ class RingPlan(Plan):
         self.num_steps = self.world
         self._order = order
         self._needed = partition.needed_hulls
-        self.step_areas, self.step_band_rows, self._start, self._end, self.received_kv, self.sent_kv = counts
+        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv, self._start, self._end = counts
 
     def forwarded_from(self, number: int) -> int:
         return int(self._order.before[number])
@@ -249,14 +242,12 @@ class Gather:
     """number of steps for remote KV: with several, the next KV arrives during a step. 0: one step together
     with the rank's own KV, after all KV has arrived"""
 
-    def plan(self, mask: Mask, sharding: Sharding) -> GatherPlan:
-        return self.plans_of([partition_mask(mask, sharding)])[0]
+    def plan(self, mask: Mask, sharding: Sharding) -> Plan:
+        return self.plans_of(PartitionStack([partition_mask(mask, sharding)]))[0]
 
-    def plans_of(self, partitions: Sequence[MaskPartition]) -> list[GatherPlan]:
-        counts = zip(*gather_counts(self.stages, partitions), strict=True)
-        return [
-            GatherPlan(partition, self, *each) for partition, each in zip(partitions, counts, strict=True)
-        ]
+    def plans_of(self, partitions: PartitionStack) -> PlanStack:
+        counts = gather_counts(self.stages, partitions)
+        return PlanStack(partitions.partitions, partial(GatherPlan, self), counts)
 
     def __str__(self) -> str:
         return (
@@ -266,10 +257,10 @@ class Gather:
         )
 
 
-def gather_counts(stages: int, partitions: Sequence[MaskPartition]) -> tuple[np.ndarray, ...]:
-    """(number of keys from other ranks, step in which they are used, `step_areas`, `step_band_rows`,
-    `received_kv`, `sent_kv`) of the plans of several partitions: (J, P, P) by (rank, owner), the step −1 for
-    never, and (J, P, T).
+def gather_counts(stages: int, partitions: PartitionStack) -> tuple[np.ndarray, ...]:
+    """(`step_areas`, `step_band_rows`, `received_kv`, `sent_kv`, number of keys from other ranks, step in
+    which they are used) of the plans of several partitions: (J, P, T), and (J, P, P) by (rank, owner), the
+    step −1 for never.
 
     Raises:
         ValueError: a negative number of stages.
@@ -279,14 +270,9 @@ def gather_counts(stages: int, partitions: Sequence[MaskPartition]) -> tuple[np.
             f"keys that are gathered are computed with in 1 step or more, or 0 for one with a rank's "
             f"own; not in {stages}"
         )
-    world = partitions[0].sharding.world
+    world = partitions.world
     num_steps = 1 + max(stages, 1)
-    areas, band_rows, num_kv, place = (
-        np.stack(parts)
-        for parts in zip(
-            *((part.areas, part.band_rows, *part.remote_needed) for part in partitions), strict=True
-        )
-    )
+    num_kv, place = partitions.remote_needed
     num_remote = (num_kv > 0).sum(axis=2, keepdims=True)
     step = np.where(num_kv > 0, 1 + place * stages // np.maximum(num_remote, 1), -1)
     ranks = np.arange(world)
@@ -298,12 +284,17 @@ def gather_counts(stages: int, partitions: Sequence[MaskPartition]) -> tuple[np.
 
     def by_step(counts: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Sums by plan, rank and step, in one pass, since there may be as many steps as ranks."""
-        sums = np.zeros(len(partitions) * world * num_steps, dtype=counts.dtype)
+        sums = np.zeros(len(there) * world * num_steps, dtype=counts.dtype)
         np.add.at(sums, places, counts[there])
-        return sums.reshape(len(partitions), world, num_steps)
+        return sums.reshape(-1, world, num_steps)
 
-    sides = ((areas, of_rank), (band_rows, of_rank), (num_kv, of_rank), (num_kv, of_owner))
-    return num_kv, step, *(by_step(*side) for side in sides)
+    sides = (
+        (partitions.areas, of_rank),
+        (partitions.band_rows, of_rank),
+        (num_kv, of_rank),
+        (num_kv, of_owner),
+    )
+    return *(by_step(*side) for side in sides), num_kv, step
 
 
 class GatherPlan(Plan):
@@ -312,15 +303,19 @@ class GatherPlan(Plan):
     forwards_kv = False
     is_all_to_all = True
 
-    def __init__(self, partition: MaskPartition, schedule: Gather, *counts: np.ndarray) -> None:
+    def __init__(self, schedule: Gather, partition: MaskPartition, *counts: np.ndarray) -> None:
         """
         Args:
             counts: as of `gather_counts`.
         """
         super().__init__(partition, schedule)
         self.num_steps = 1 + max(schedule.stages, 1)
-        self._num_kv, self._step, *of_steps = counts
-        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv = of_steps
+        self.step_areas, self.step_band_rows, self.received_kv, self.sent_kv, *of_pairs = counts
+        self._num_kv, self._step = of_pairs
+        self._received: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        """ranges of KV that a rank needs, by owner"""
+        self._sent: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        """ranges of a rank's KV that others need, by their rank"""
 
     def held_kv(self, rank: int, number: int) -> tuple[KvRange, ...]:
         if number == 0:
@@ -338,13 +333,13 @@ class GatherPlan(Plan):
         ]
 
     def sends(self, rank: int, number: int) -> list[Transfer]:
-        peers = np.flatnonzero(self._step[:, rank] == number)
-        return [
-            Transfer(int(peer), rank, start, end)
-            for peer in peers
-            if peer != rank
-            for _, start, end in self._needed_of(int(peer), np.array([rank]))
-        ]
+        peers = np.flatnonzero(self._step[:, rank] == number).tolist()
+        if rank not in self._sent:
+            needed = self.partition.needed_keys
+            start, end = (self.sharding.num_before_on(side, rank) for side in (needed.start, needed.end))
+            self._sent[rank] = _merged(needed.rank, start, end)
+        sent = self._sent[rank]
+        return [Transfer(peer, rank, *part) for peer in peers if peer != rank for part in sent.get(peer, ())]
 
     def dkv_sends(self, rank: int, number: int) -> list[Transfer]:
         return self.receives(rank, number)
@@ -375,14 +370,27 @@ class GatherPlan(Plan):
 
     def _needed_of(self, rank: int, owners: np.ndarray) -> list[KvRange]:
         """The KV that a rank needs from each owner, with adjacent ranges merged."""
-        first, last = self.partition.needed_keys.of(rank)
-        start, end = (self.sharding.num_before(side)[:, owners].T for side in (first, last))
-        owner, number = np.nonzero(start < end)
-        start = start[owner, number]
-        end = end[owner, number]
-        goes_on = (owner[1:] == owner[:-1]) & (start[1:] == end[:-1])
-        heads = np.flatnonzero(np.append(True, ~goes_on)[: len(owner)])
-        tails = np.append(heads[1:], len(owner))[: len(heads)] - 1
-        return list(
-            zip(owners[owner[heads]].tolist(), start[heads].tolist(), end[tails].tolist(), strict=True)
-        )
+        if rank not in self._received:
+            start, end = (self.sharding.num_before(side).T for side in self.partition.needed_keys.of(rank))
+            owner = np.repeat(np.arange(self.world), start.shape[1])
+            self._received[rank] = _merged(owner, start.ravel(), end.ravel())
+        received = self._received[rank]
+        return [(owner, *part) for owner in owners.tolist() for part in received.get(owner, ())]
+
+
+def _merged(rank: np.ndarray, start: np.ndarray, end: np.ndarray) -> dict[int, list[tuple[int, int]]]:
+    """The non-empty ranges of each rank, with adjacent ones merged. They are sorted by rank and start, (n,)
+    each."""
+    some = np.flatnonzero(start < end)
+    rank = rank[some]
+    start = start[some]
+    end = end[some]
+    apart = (rank[1:] != rank[:-1]) | (start[1:] != end[:-1])
+    first = np.append(True, apart)[: len(some)]
+    last = np.append(apart, True)[: len(some)]
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for of_rank, begin, stop in zip(
+        rank[first].tolist(), start[first].tolist(), end[last].tolist(), strict=True
+    ):
+        ranges.setdefault(of_rank, []).append((begin, stop))
+    return ranges

@@ -25,13 +25,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core import BACKWARD_FLOPS_RATIO
-from longca.cp.schedule.plan import BufferSchedule, Plan, StepMessages
+from longca.cp.schedule.buffer_schedule import BufferSchedule
+from longca.cp.schedule.head_chunking import received_head_bytes
+from longca.cp.schedule.plan import Plan, StepMessages
 from longca.cp.schedule.planner import FREE, LinkSpeeds, UnitCosts, head_pipeline
-from longca.cp.schedule.work_partition import received_head_bytes
 
 if TYPE_CHECKING:
     from longca.core import CallSpec
-    from longca.cp.schedule.work_partition import HeadChunk, WorkPartition
+    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.schedule.work_partition import WorkPartition
 
 DKV_STREAM = "gradients"  # the comm stream of dK and dV
 
@@ -268,6 +270,10 @@ class WorkTimeline:
         """The times under one speed of messages."""
         return self.at_each([links])[0]
 
+    def total_s(self, links: LinkSpeeds) -> np.ndarray:
+        """`RankTimes.total_s` under one speed of messages."""
+        return self._times([links])[1][0]
+
     def at_each(self, speeds: Sequence[LinkSpeeds]) -> list[RankTimes]:
         """The times at each of these speeds, in one pass."""
         compute_s, (free_s, *total_s) = self._times([FREE, *speeds])
@@ -297,6 +303,8 @@ class WorkTimeline:
                 known[key] = line.compute_s, line.total_s(overlap)
             compute_s[:, head_rank] += known[key][0]
             work_s[index, :, :, head_rank] = known[key][1]
+        if mesh.heads == 1:  # of one chunk, which no all-to-all brings
+            return compute_s, work_s[0]
         arriving_s, leaving_s = self._all_to_all_s(speeds)
         return compute_s, head_pipeline(work_s, arriving_s, leaving_s, overlap[..., None])
 
@@ -320,11 +328,9 @@ class WorkTimeline:
 
     def _all_to_all_s(self, speeds: Sequence[LinkSpeeds]) -> Iterable[np.ndarray]:
         """(transfer seconds of each chunk to each rank, transfer seconds of its results), (chunks, S, P, N)
-        each."""
+        each. Only for head groups."""
         mesh = self._work.mesh
         ranks = self._ranks
-        if mesh.heads == 1:
-            return np.zeros((2, len(self._work.chunks), len(speeds), *ranks.shape))
         held = np.array(
             [
                 received_head_bytes(self._call, count, mesh.heads)

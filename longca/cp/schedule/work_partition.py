@@ -1,246 +1,23 @@
 """The work partition of one problem: the mesh of ranks, the plan of a ring, and the chunks of heads. It is
-made before ranks start.
-
-Heads are divided into chunks: one chunk is computed while the next arrives and the previous results are sent
-back. More chunks overlap more of the messages, but each is another kernel call. For each of several
-divisions, the timeline of one rank is estimated from heads, pairs, bytes and the unit costs of
-`longca.cp.schedule.planner`; the fastest is chosen, with few chunks preferred. All ranks estimate the same rank, so their choices agree.
-"""  # noqa: E501
+made before ranks start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
-from longca.core import BACKWARD_FLOPS_RATIO, CallSpec
-from longca.cp.partition.mesh import SUM_BYTES, HeadPlan, Mesh, RankHeads, plan_heads, share_of
+from longca.cp.partition.mesh import SUM_BYTES, Mesh, plan_heads
 from longca.cp.partition.sharding import make_sharding
-from longca.cp.schedule.plan import BufferSchedule
-from longca.cp.schedule.planner import (
-    CALL_S,
-    INTRA_NODE_BYTES_PER_S,
-    MESSAGE_S,
-    UnitCosts,
-    cost_of,
-    head_pipeline,
-)
+from longca.cp.schedule.buffer_schedule import BufferSchedule
+from longca.cp.schedule.head_chunking import HeadCost, choose_chunks, divided, received_head_bytes
+from longca.cp.schedule.planner import UnitCosts, cost_of
 from longca.cp.schedule.ring_and_gather import Gather
 
 if TYPE_CHECKING:
     from longca.core import CallSpec
+    from longca.cp.schedule.head_chunking import ChunkWeights, HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.masks import Mask
-
-ChunkWeights = Sequence[int]
-"""Relative sizes of chunks: (1, 2, 1) is a quarter of the heads, half of them, and the rest"""
-
-CANDIDATE_WEIGHTS: tuple[ChunkWeights, ...] = ((1,), (1, 1), (1, 2, 1), (1, 1, 1, 1), (1, 6, 1), (1, 3, 3, 1))
-"""The arrival of the first chunk and the results of the last one cannot overlap, so small chunks at both ends
-are best."""
-PARTS_OF_KV_HEAD = (1, 2, 4)
-"""The numbers of parts into which the query heads of a KV head may be divided."""
-GAIN_OF_CHUNK = 1.005
-"""Least estimated speed-up of each additional chunk."""
-
-
-@dataclass(frozen=True)
-class HeadChunk:
-    """One chunk: a kernel call on every rank. Ranges are by rank; they are empty for ranks without heads in
-    this chunk."""
-
-    heads: HeadPlan
-    """the heads that each rank computes"""
-    arriving: tuple[range, ...]
-    """KV heads that arrive with the chunk: those of its query heads, except those of earlier chunks"""
-    leaving: tuple[range, ...]
-    """KV heads whose gradients are sent after the chunk: those without contributions of later chunks"""
-
-    @cached_property
-    def q(self) -> tuple[range, ...]:
-        """Query heads of each rank."""
-        return tuple(share.q for share in self.heads.ranks)
-
-
-@dataclass(frozen=True)
-class HeadCost:
-    """The forward cost of heads on the rank with the most heads."""
-
-    head_s: float
-    """seconds to compute a query head"""
-    head_bytes: float
-    """bytes of one head of one tensor, received from or sent to the owners of its tokens"""
-    num_calls: int = 1
-    """kernel calls for each chunk"""
-
-
-def choose_chunks(
-    heads: HeadPlan,
-    num_groups: int,
-    cost: HeadCost,
-    needs_backward: bool,
-    weights: ChunkWeights | None = None,
-    parts_of_kv_head: Sequence[int] = PARTS_OF_KV_HEAD,
-) -> tuple[HeadChunk, ...]:
-    """Chooses the estimated fastest chunks, for a forward call or, with `needs_backward`, for one call in
-    each direction.
-
-    Args:
-        num_groups: head groups of the mask.
-        weights: use chunks of these weights instead, as close as possible.
-        parts_of_kv_head: numbers of parts into which the query heads of a KV head may be divided.
-
-    Raises:
-        ValueError: heads cannot be divided by these weights.
-    """
-    candidates = [
-        chunks
-        for way in (CANDIDATE_WEIGHTS if weights is None else [weights])
-        for parts in parts_of_kv_head
-        if (chunks := split_heads(heads, way, num_groups, parts)) is not None
-    ]
-    if weights is None:
-        return min(
-            candidates,
-            key=lambda chunks: estimated_s(chunks, cost, needs_backward) * GAIN_OF_CHUNK ** len(chunks),
-        )
-    if not candidates:
-        raise ValueError(
-            f"heads of {len(heads.ranks)} ranks cannot be cut as {':'.join(map(str, weights))}: chunks "
-            "would have no whole head groups of the mask, or not divide the query heads of a KV head. Give "
-            "other weights"
-        )
-    return next((chunks for chunks in candidates if len(chunks) >= len(weights)), candidates[-1])
-
-
-@lru_cache(maxsize=256)  # advice requests the same few chunks again for each kernel
-def split_heads(
-    heads: HeadPlan, weights: ChunkWeights, num_groups: int = 1, parts: int = 1
-) -> tuple[HeadChunk, ...] | None:
-    """Divides the heads into chunks, in order and as close to the weights as possible. None if impossible.
-
-    A chunk has whole KV heads, or some of the query heads of one KV head.
-
-    Args:
-        num_groups: head groups of the mask. A chunk has whole groups, or heads of one group.
-        parts: number of equal parts into which the query heads of a KV head may be divided. The size of a
-            chunk must divide their number, since kernels pack query heads into tiles.
-    """
-    of_ranks = [
-        _split_share(share, heads.num_q_heads // heads.num_kv_heads, weights, parts) for share in heads.ranks
-    ]
-    if any(shares is None for shares in of_ranks):
-        return None
-    rows = [_with_kv_moves(shares) for shares in of_ranks if shares is not None]
-    none = share_of(range(0), 1), range(0), range(0)
-    columns = [tuple(zip(*of_ranks, strict=True)) for of_ranks in zip_longest(*rows, fillvalue=none)]
-    chunks = tuple(
-        HeadChunk(replace(heads, ranks=ranks), arriving, leaving) for ranks, arriving, leaving in columns
-    )
-    fit = all(
-        chunk.heads.mask_groups(rank, num_groups) is not None
-        for chunk in chunks
-        for rank in range(len(heads.ranks))
-    )
-    return chunks if fit else None
-
-
-def _split_share(share: RankHeads, ratio: int, weights: ChunkWeights, parts: int) -> list[RankHeads] | None:
-    """The chunks of one rank. There may be fewer or more of them than weights."""
-    of_kv_heads = [
-        range(max(head * ratio, share.q.start), min((head + 1) * ratio, share.q.stop)) for head in share.kv
-    ]
-    borders = {edge for part in of_kv_heads for edge in (part.start, part.stop)}
-    fine = {
-        part.start + len(part) * number // parts
-        for part in of_kv_heads
-        for number in range(parts)
-        if len(part) * number % parts == 0
-    }
-    found = []
-    for start, end in pairwise(_nearest_edges(share.q, weights, sorted(borders | fine))):
-        # edges inside of a KV head that begins or ends in another chunk
-        inside = [edge for edge in borders if start < edge < end]
-        cuts = {min(inside)} if inside and start not in borders else set()
-        cuts |= {max(inside)} if inside and end not in borders else set()
-        found += pairwise([start, *sorted(cuts), end])
-    for start, end in found:
-        whole = next(part for part in of_kv_heads if start in part)
-        if end <= whole.stop and len(whole) % (end - start):
-            return None
-    return [share_of(range(start, end), ratio) for start, end in found]
-
-
-def _nearest_edges(heads: range, weights: ChunkWeights, allowed: list[int]) -> list[int]:
-    """Distinct edges of chunks: the allowed ones nearest to those of the weights."""
-    total = sum(weights)
-    wanted = (heads.start + len(heads) * weight / total for weight in accumulate(weights, initial=0))
-    return (
-        sorted({min(allowed, key=lambda edge: (abs(edge - where), -edge)) for where in wanted})
-        if heads
-        else []
-    )
-
-
-def _with_kv_moves(shares: list[RankHeads]) -> list[tuple[RankHeads, range, range]]:
-    """(chunk of one rank, KV heads that arrive with it, KV heads whose gradients are sent after it) for each
-    chunk."""
-    ranges = [share.kv for share in shares]
-    return [
-        (
-            share,
-            share.kv if previous != share.kv else share.kv[:0],
-            share.kv if following != share.kv else share.kv[:0],
-        )
-        for share, previous, following in zip(shares, [None, *ranges], [*ranges[1:], None], strict=False)
-    ]
-
-
-def estimated_s(chunks: Sequence[HeadChunk], cost: HeadCost, needs_backward: bool) -> float:
-    """Seconds of a forward call and, if needed, its backward, on the rank with the most heads."""
-    rank = max(range(len(chunks[0].q)), key=lambda rank: sum(len(chunk.q[rank]) for chunk in chunks))
-    counts = [
-        (len(chunk.q[rank]), 2 * len(chunk.arriving[rank]), 2 * len(chunk.leaving[rank])) for chunk in chunks
-    ]
-    total = _pipeline_s(((num_q * cost.head_s, num_q + coming, num_q) for num_q, coming, _ in counts), cost)
-    if needs_backward:
-        total += _pipeline_s(
-            (
-                (num_q * cost.head_s * BACKWARD_FLOPS_RATIO, num_q, num_q + going)
-                for num_q, _, going in counts
-            ),
-            cost,
-        )
-    return total
-
-
-def _pipeline_s(chunks: Iterable[tuple[float, int, int]], cost: HeadCost) -> float:
-    """Seconds of a pipeline, from (compute seconds, arriving heads, sent heads) of each chunk."""
-    computing, arriving, leaving = zip(
-        *(
-            (work_s + CALL_S * cost.num_calls, _message_s(comes, cost), _message_s(goes, cost))
-            for work_s, comes, goes in chunks
-        ),
-        strict=True,
-    )
-    return float(head_pipeline(computing, arriving, leaving))
-
-
-def _message_s(num_heads: int, cost: HeadCost) -> float:
-    return MESSAGE_S + num_heads * cost.head_bytes / INTRA_NODE_BYTES_PER_S if num_heads else 0.0
-
-
-def received_head_bytes(call: CallSpec, num_tokens: int, world: int) -> float:
-    """Bytes of one head of one tensor that a rank receives from the other ranks, when its tokens are spread
-    evenly over `world` ranks."""
-    return num_tokens * (world - 1) / world * call.head_dim * call.elem_bytes
-
-
-def describe_chunks(chunks: Sequence[HeadChunk]) -> str:
-    """A note: the number of query heads of the first rank in each chunk."""
-    return ", ".join(str(len(chunk.q[0])) for chunk in chunks)
 
 
 @dataclass(frozen=True)
@@ -310,17 +87,16 @@ def partition_on(
         ValueError: heads cannot be divided by these weights.
     """
     mask = plan.partition.mask
+    heads = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads)
+    if mesh.heads == 1:
+        (whole,) = divided(heads, mask.num_groups, [(1,)], (1,))
+        return WorkPartition(mesh, plan, whole)
     costs = replace(unit_costs(call, mesh, mask), call_s=0.0)
     held = received_head_bytes(call, mask.seqlen_q // mesh.ring, mesh.heads)
     # over the whole ring
     cost = HeadCost(cost_of(plan, costs).total_s / (call.num_q_heads // mesh.heads), held, plan.num_steps)
-    heads = plan_heads(call.num_q_heads, call.num_kv_heads, mesh.heads)
     return WorkPartition(
-        mesh,
-        plan,
-        choose_chunks(
-            heads, mask.num_groups, cost, call.direction == "bwd", weights if mesh.heads > 1 else (1,)
-        ),
+        mesh, plan, choose_chunks(heads, mask.num_groups, cost, call.direction == "bwd", weights)
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from longca.cp.contract import LocalCalls
     from longca.cp.partition.sharding import Sharding
     from longca.cp.runtime.head_pipeline import PreparedHeads
-    from longca.cp.schedule.work_partition import ChunkWeights
+    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.kernels import Kernel, Problem
     from longca.masks import Mask, Traits
 

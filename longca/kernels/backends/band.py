@@ -191,11 +191,14 @@ class BandPrepared(Prepared):
     def expect(self, contributions: Sequence[Contribution]) -> None:
         from longca.ops.band import bytes_of, of_rows
 
+        of_some_rows = [part.rows for part in contributions if part.rows is not None]
+        if not of_some_rows:
+            return
         self._wait()
         start = time.perf_counter()
-        for part in contributions:
-            if part.rows is not None and part.rows not in self._plans:
-                self._plans[part.rows] = of_rows(self.plan, part.rows)
+        for rows in of_some_rows:
+            if rows not in self._plans:
+                self._plans[rows] = of_rows(self.plan, rows)
         self._wait()
         self.costs["plan_ms"] += (time.perf_counter() - start) * 1e3
         self.costs["metadata_bytes"] = bytes_of([self.plan, *self._plans.values()])

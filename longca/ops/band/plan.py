@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from longca.masks import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles, has_hopper_kernels
 from longca.ops.band.launches import Calls
+from longca.ops.band.tables.arrays import host_view, padded_groups, positions_in
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.backward_way import BackwardWay, chosen_way
 from longca.ops.band.tables.dq_order import may_store_first, with_waits
@@ -310,17 +310,18 @@ def of_rows(plan: BandPlan, ranges: Sequence[tuple[int, int]]) -> BandPlan:
         if kernel is not BandKernel.DKDV
     ), "a row tile would be in two units"
     source = plan.made_on_host or plan.kernels
-    bounds = torch.tensor(
-        ranges, dtype=torch.int32, device=source[BandKernel.FORWARD][0].work_tiles.device
-    ).flatten()
+    edges = torch.tensor(ranges, dtype=torch.int32).flatten()
+    bounds = host_view(edges.to(source[BandKernel.FORWARD][0].work_tiles.device))
 
     def inside(table: Tensor) -> Tensor:
         """Those of (M, n, columns) that begin in a range, and have rows; groups padded as in
         `TileSchedule`."""
-        start = table[..., ROW_START].contiguous()
-        end = table[..., ROW_END]
-        kept = (torch.searchsorted(bounds, start, right=True) % 2 == 1) & (end > start)
-        return pad_sequence([rows[of] for rows, of in zip(table, kept, strict=True)], batch_first=True)
+        rows = host_view(table)
+        start = rows[..., ROW_START].ravel()
+        end = rows[..., ROW_END].ravel()
+        kept = (positions_in(bounds, start, right=True) % 2 == 1) & (end > start)
+        sizes = kept.reshape(len(rows), -1).sum(1).tolist()
+        return padded_groups(rows.reshape(-1, rows.shape[-1])[kept], sizes)
 
     def of_queries(kernel: BandKernel) -> TileSchedule:
         """The schedule of these rows. Unchanged tables are shared with the plan."""

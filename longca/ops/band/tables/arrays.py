@@ -57,7 +57,9 @@ def long(x: Array) -> Array:
 
 
 def stack(parts: Sequence[Array], axis: int = 0) -> Array:
-    return torch.stack(list(parts), axis) if isinstance(parts[0], Tensor) else np.stack(parts, axis)
+    if isinstance(parts[0], Tensor):
+        return torch.stack(list(parts), axis)
+    return np.array(parts) if axis == 0 else np.stack(parts, axis)  # `np.stack` takes several times as long
 
 
 def concat(parts: Sequence[Array], axis: int = 0) -> Array:
@@ -94,14 +96,14 @@ def where(condition: Array, a: Array | int, b: Array | int) -> Array:
 
 def cumulative(x: Array, axis: int = -1) -> Array:
     """Sums up to each entry."""
-    return np.cumsum(x, axis) if isinstance(x, np.ndarray) else torch.cumsum(x, axis)
+    return x.cumsum(axis) if isinstance(x, np.ndarray) else torch.cumsum(x, axis)
 
 
 def prefix_sums(x: Array) -> Array:
     """Sums of the first 0, 1, … entries along the last axis."""
     if isinstance(x, np.ndarray):
         sums = np.zeros((*x.shape[:-1], x.shape[-1] + 1), dtype=np.int64)
-        np.cumsum(x, -1, out=sums[..., 1:])
+        x.cumsum(-1, out=sums[..., 1:])
         return sums
     return functional.pad(torch.cumsum(x, -1), (1, 0))
 
@@ -121,7 +123,7 @@ def flipped(x: Array, axis: int) -> Array:
 def positions_in(sorted_values: Array, values: Array, *, right: bool = False) -> Array:
     """The position before (or, with `right`, after) equal ones at which each value keeps the order."""
     if isinstance(sorted_values, np.ndarray):
-        return np.searchsorted(sorted_values, values, side="right" if right else "left")
+        return sorted_values.searchsorted(values, side="right" if right else "left")
     return torch.searchsorted(sorted_values, values, right=right)
 
 
@@ -135,21 +137,25 @@ def starts_of(sorted_numbers: Array, count: int) -> Array:
 def stable_order(x: Array) -> Array:
     """The stable permutation that sorts an array."""
     if isinstance(x, np.ndarray):
-        return np.argsort(x, kind="stable")
+        return x.argsort(kind="stable")
     return torch.argsort(x, stable=True)
 
 
 def sort(x: Array, *, stable: bool = True) -> tuple[Array, Array]:
     """(sorted values, permutation)."""
-    order = stable_order(x) if stable or isinstance(x, Tensor) else np.argsort(x)
+    order = stable_order(x) if stable or isinstance(x, Tensor) else x.argsort()
     return x[order], order
 
 
 def distinct(x: Array) -> tuple[Array, Array]:
     """(distinct values, ascending; the place of each entry among them, in the shape of x)."""
     if isinstance(x, np.ndarray):
-        values, places = np.unique(x, return_inverse=True)
-        return values, places.reshape(x.shape)
+        # half of the time of `np.unique`
+        values, order = sort(x.ravel(), stable=False)
+        is_new = np.append(True, values[1:] != values[:-1])[: len(values)]
+        places = np.empty(len(values), dtype=np.int64)
+        places[order] = is_new.cumsum() - 1
+        return values[is_new], places.reshape(x.shape)
     return torch.unique(x, return_inverse=True)
 
 
@@ -187,14 +193,14 @@ def largest_of(owner: Array, values: Array, count: int) -> Array:
 
 def true_positions(mask: Array) -> Array:
     """Indices of true entries of (n,)."""
-    return np.flatnonzero(mask) if isinstance(mask, np.ndarray) else torch.nonzero(mask).squeeze(1)
+    return mask.nonzero()[0] if isinstance(mask, np.ndarray) else torch.nonzero(mask).squeeze(1)
 
 
 def repeated(count: Array, total: int, values: Array | None = None) -> Array:
     """Each value count[n] times, by default n itself. `total` is the sum of counts; with it, no
     synchronisation with the device is needed."""
     if isinstance(count, np.ndarray):
-        return np.repeat(np.arange(len(count)) if values is None else values, count)
+        return (np.arange(len(count)) if values is None else values).repeat(count)
     owner = torch.repeat_interleave(count, output_size=total)
     return owner if values is None else values[owner]
 

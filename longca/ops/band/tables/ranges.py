@@ -14,7 +14,7 @@ def expand(count: Array, total: int) -> tuple[Array, Array]:
 
 def true_places(mask: Array, total: int) -> Array:
     """Indices of the `total` true entries: `true_positions` without synchronisation."""
-    return np.flatnonzero(mask) if isinstance(mask, np.ndarray) else repeated(mask.long(), total)
+    return mask.nonzero()[0] if isinstance(mask, np.ndarray) else repeated(mask.long(), total)
 
 
 def segments(breaks: Array) -> tuple[Array, Array]:
