@@ -1,5 +1,5 @@
 // Live figures: tips on points, the way to their records, legends that hide and light up lines, and enlarged panels.
-const merged = parse("#merged");  // points of several cells, or of some that are not here
+const { merged } = data;  // points of several cells, or of some that are not here
 const mergedTexts = new Map(objects(merged.columns, merged.marks.length).map((texts, index) => [merged.marks[index], texts]));
 const textsOf = (point) => mergedTexts.get(point.key) || records[point.rows[0]];
 const told = (point) => {
@@ -22,7 +22,7 @@ const pointsOf = (svg) => {
   const points = [];
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
     const marks = [...group.querySelectorAll("use")];
-    group.dataset.rows.split(",").forEach((rows, index) => {
+    facts.rows[group.dataset.rows].split(",").forEach((rows, index) => {
       const here = rows.split("/")[0];  // "3+7/50": two of the point's 50 cells are on the page
       if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), key: rows, rows: here.split("+").map(Number), x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
     });
