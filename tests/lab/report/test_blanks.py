@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pandas as pd
+
 from longca.core.plugin import Registry
 from longca.lab.report.build import build
 from longca.lab.report.content.blanks import NOT_ASKED, WITHOUT, Outcomes
@@ -48,6 +50,14 @@ def test_each_blank_has_its_reason_and_its_panels() -> None:
         ("flex", NOT_ASKED): "full; causal (2K)",
     }
     assert [panels[place] for place in blanks["flex", NOT_ASKED].panels] == ["full", "causal"]
+
+
+def test_panels_of_the_same_details_are_named_together() -> None:
+    data = FIGURE.data(labelled(derived(records())))
+    both = pd.concat([data.assign(detail=detail) for detail in ("A", "B")])
+    lone = pd.concat([both, data[data["mask"] == "full"].assign(detail="C")])
+    where = {blank.method: blank.where for blank in Outcomes(labelled(derived(records()))).blanks(lone)}
+    assert where["flex"] == "A and B and C: full; A and B: causal (2K)"
 
 
 def test_what_was_measured_and_is_not_shown_is_not_called_unasked() -> None:
