@@ -365,7 +365,9 @@ def _made(exhibit: Exhibit, paper: _Paper, place: int) -> ShownExhibit:
         devices=measured_on,
     )
     if isinstance(exhibit, PaperFigure):
-        return replace(shown, drawing=paper.draw(exhibit, data, title, place), blanks=paper.outcomes.blanks(data))
+        return replace(
+            shown, drawing=paper.draw(exhibit, data, title, place), blanks=paper.outcomes.blanks(data)
+        )
     if isinstance(exhibit, PaperTable):
         cells = exhibit.cells(data)
         return replace(shown, cells=cells, whys=_whys(cells, paper.outcomes))

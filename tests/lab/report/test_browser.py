@@ -139,7 +139,9 @@ def test_so_it_is_with_lone_results_and_repeats(tmp_path):
 def act(page: Path, folder: Path, script: str, fragment: str = "") -> str:
     """The document after this script has run at the end of the page."""
     copy = folder / "acted.html"
-    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{LIVE}.then(() => {{{script}}})</script></body>")
+    text = page.read_text(encoding="utf-8").replace(
+        "</body>", f"<script>{LIVE}.then(() => {{{script}}})</script></body>"
+    )
     copy.write_text(text, encoding="utf-8")
     document, log = visit(copy.as_uri() + fragment, folder, "--dump-dom")
     assert "CONSOLE" not in log

@@ -221,7 +221,12 @@ def test_two_values_of_x_are_not_joined():
         groups = [
             group for group in ElementTree.fromstring(drawing).iter("g") if group.get("class") == "points"
         ]
-        return [path for group in groups for path in group if path.tag == "path" and set("LlH") & set(path.attrib["d"])]
+        return [
+            path
+            for group in groups
+            for path in group
+            if path.tag == "path" and set("LlH") & set(path.attrib["d"])
+        ]
 
     assert not lines(1024, 2048) and len(lines(1024, 2048, 4096)) == 1
 

@@ -1,6 +1,5 @@
 """The page is one whole, valid, repeatable file that hides nothing."""
 
-import json
 import re
 import subprocess
 import sys
@@ -405,9 +404,7 @@ def test_a_page_of_very_many_records_holds_some_of_them_and_says_so(tmp_path, mo
     facts = page_data(text, "facts")
     held = set(unpacked(data["anchor"], 80))
     assert (
-        len(held) == 80
-        and f"This page holds 80 of {len(many)} records" in text
-        and facts["all"] == len(many)
+        len(held) == 80 and f"This page holds 80 of {len(many)} records" in text and facts["all"] == len(many)
     )
     assert {link.removeprefix("#cell-") for link in Outline(text).links if link.startswith("#cell-")} <= held
     assert {_case(entry) for entry in many} == {_case(entry) for entry in many if entry.cell_id in held}

@@ -55,6 +55,8 @@ class Inline:
     keys: list[Key]
     marks: tuple[str, ...] = ()
     """the rows of each mark (`data-rows`)"""
+    narrow_svg: str = ""
+    """the same drawing for narrow windows, of plots of dots in rows; "" for others"""
 
 
 def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
@@ -103,7 +105,13 @@ def inline(
                 element, {**style_of(element), "--own": f"var(--{variables[element.attrib['data-method']]})"}
             )
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
-    return Inline(text_of(root), keys, tuple(marks))
+    has_rows = any("rows" in element.get("class", "").split() for element in root.iter("g"))
+    narrow = (
+        inline(figure, data, style.narrow, f"{name}n", label, rows, variables).svg
+        if has_rows and style != style.narrow
+        else ""
+    )
+    return Inline(text_of(root), keys, tuple(marks), narrow)
 
 
 def _drawn(figure: Drawable, data: pd.DataFrame, style: Style) -> tuple[Element, list[Key]]:
@@ -139,8 +147,10 @@ def _label(group: Element, tag: dict[str, Any]) -> Sequence[Key]:
         if tag["cells"]:
             group.set("data-cells", ",".join("+".join(ids) for ids in tag["cells"]))
     elif kind == "panel":
-        group.set("class", "panel")
+        group.set("class", "panel rows" if tag.get("rows") else "panel")
         group.set("data-panel", tag["title"])
+    elif kind == "rows":
+        group.set("class", "rows")
     elif kind == "title":
         group.set("class", "title")
         if tag["mask"]:
@@ -213,11 +223,12 @@ def _rows_of_mark(cells: list[str], rows: Mapping[str, int]) -> str:
 def with_shared_styles(drawings: Sequence[Inline]) -> PageDrawings:
     """The drawings of a page with classes in place of styles that several elements have, and with numbers in
     place of their marks' rows: a page has thousands of marks and few styles, and only scripts read rows."""
-    counts = Counter(match[2] for drawing in drawings for match in _STYLED.finditer(drawing.svg))
+    texts = [text for drawing in drawings for text in (drawing.svg, drawing.narrow_svg)]
+    counts = Counter(match[2] for text in texts for match in _STYLED.finditer(text))
     names = {
         text: f"z{number}" for number, text in enumerate(text for text, count in counts.items() if count > 1)
     }
-    rows: list[str] = []
+    rows: dict[str, int] = {}
 
     def named(match: re.Match[str]) -> str:
         tag, name = f"{match[1]}{match[3]}", names.get(match[2])
@@ -228,11 +239,14 @@ def with_shared_styles(drawings: Sequence[Inline]) -> PageDrawings:
         return f'{match[1]} class="{name}"{match[3]}'
 
     def numbered(match: re.Match[str]) -> str:
-        rows.append(match[1])
-        return f' data-rows="{len(rows) - 1}"'
+        return f' data-rows="{rows.setdefault(match[1], len(rows))}"'
 
-    lighter = [
-        replace(drawing, svg=_ROWS.sub(numbered, _STYLED.sub(named, drawing.svg))) for drawing in drawings
+    def lighter(svg: str) -> str:
+        return _ROWS.sub(numbered, _STYLED.sub(named, svg))
+
+    shared = [
+        replace(drawing, svg=lighter(drawing.svg), narrow_svg=lighter(drawing.narrow_svg))
+        for drawing in drawings
     ]
     rules = "".join(f".{name}{{{text}}}" for text, name in names.items())
-    return PageDrawings(lighter, rules, rows)
+    return PageDrawings(shared, rules, list(rows))

@@ -44,8 +44,8 @@ def text_of(element: Element) -> str:
 
 
 def compact(root: Element) -> None:
-    """Shorten the drawing in place: one decimal, one path for equal bars, one style for equal marks, one group
-    for a method's line and its bars, and no groups without a meaning."""
+    """Shorten the drawing in place: one decimal, one path for equal bars, one style for equal marks, one
+    group for a method's line and its bars, and no groups without a meaning."""
     for element in root.iter():
         for name, value in element.attrib.items():
             element.set(name, _rounded(name, value))
@@ -117,7 +117,9 @@ def _line(at: tuple[str, str], point: tuple[str, str], before: list[str]) -> lis
         return ["H", point[0]]
     way = [_short(f"{float(there) - float(here):.1f}") for here, there in zip(at, point, strict=True)]
     last = next((part for part in reversed(before) if part.isalpha()), "")
-    choices = [[*(() if letter == last else letter), *numbers] for letter, numbers in (("l", way), ("L", point))]
+    choices = [
+        [*(() if letter == last else letter), *numbers] for letter, numbers in (("l", way), ("L", point))
+    ]
     return min(choices, key=lambda parts: len(_written(["0", *parts])))
 
 
