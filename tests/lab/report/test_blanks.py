@@ -96,8 +96,7 @@ def test_shared_styles_are_those_that_were_there() -> None:
     for name, style in styles.items():
         text = re.sub(rf' class="{name[1:]} ([^"]*)"([^>]*)', rf' class="\1"\2 style="{style}"', text)
         text = text.replace(f'class="{name[1:]}"', f'style="{style}"')
-    for number, of_group in enumerate(rows):
-        text = text.replace(f'data-rows="{number}"', f'data-rows="{of_group}"', 1)
+    text = re.sub(r'(?<=data-rows=")\d+', lambda match: rows[int(match[0])], text)
     assert styles and len(shared.svg) < len(drawing.svg)
     parts = (parsed(svg).iter() for svg in (text, drawing.svg))
     assert all(one.attrib == other.attrib for one, other in zip(*parts, strict=True))

@@ -38,10 +38,10 @@ class Noise(Figure):
     label = "Noise"
     section = "noise"
     caption = (
-        "First plot: interquartile range over median, one dot for each cell; the tick is the method's median. "
-        "Second plot: the samples in the order of measurement, relative to the median of their cell; the line "
-        "is the median over cells, the band contains the middle half of them. A slope means that the device "
-        "warms up or slows down."
+        "First plot: interquartile range over median, one dot for each cell; the tick is the method's "
+        "median. Second plot: the samples in the order of measurement, relative to the median of their "
+        "cell; the line is the median over cells, the band contains the middle half of them. A slope means "
+        "that the device warms up or slows down."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
