@@ -82,7 +82,7 @@ OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", 
 """exhibits with the findings at the top of the page"""
 SCRIPTS = ("base", "pick", "decide", "figures", "download", "page")  # in the order of their dependencies
 LEAST_LENGTHS = (0, 8192, 16384)  # of the chooser: the first one with which it is small enough
-MOST_VIEWS = 600_000  # bytes, as the page holds them
+MOST_VIEWS = 450_000  # bytes, as the page holds them
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
 
 

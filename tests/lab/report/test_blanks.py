@@ -52,12 +52,12 @@ def test_each_blank_has_its_reason_and_its_panels() -> None:
     assert [panels[place] for place in blanks["flex", NOT_ASKED].panels] == ["full", "causal"]
 
 
-def test_panels_of_the_same_details_are_named_together() -> None:
+def test_panels_of_the_same_gpus_are_named_together() -> None:
     data = FIGURE.data(labelled(derived(records())))
-    both = pd.concat([data.assign(detail=detail) for detail in ("A", "B")])
-    lone = pd.concat([both, data[data["mask"] == "full"].assign(detail="C")])
+    both = pd.concat([data.assign(detail=f"0.5 · {gpu}") for gpu in ("A", "B")])
+    lone = pd.concat([both, data[data["mask"] == "full"].assign(detail="0.5 · C")])
     where = {blank.method: blank.where for blank in Outcomes(labelled(derived(records()))).blanks(lone)}
-    assert where["flex"] == "A and B and C: full; A and B: causal (2K)"
+    assert where["flex"] == "A and B and C: full · 0.5; A and B: causal · 0.5 (2K)"
 
 
 def test_what_was_measured_and_is_not_shown_is_not_called_unasked() -> None:

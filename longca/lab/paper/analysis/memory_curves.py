@@ -85,10 +85,9 @@ class MemoryCurves(PaperFigure):
             sizes = span_text(here.value, format_bytes)
             return f"{about}: {uncompared_text(here.method)}; a call takes {sizes} in all{out}"
         panel = join(least["mask"], least.detail)
-        return (
-            f"{about} at {format_length(int(least.seqlen))} tokens ({panel}): {least.method} takes "
-            f"{format_bytes(least.value)}, {most.method} {number(most.value / least.value)} times as much{out}"
-        )
+        sizes = f"{least.method} takes {format_bytes(least.value)}"
+        more = f"{most.method} {number(most.value / least.value)} times as much"
+        return f"{about} at {format_length(int(least.seqlen))} tokens ({panel}): {sizes}, {more}{out}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         scaled = data.assign(**{name: data[name] / GIB for name in ("value", "low", "high")}).drop(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.report.decide.heat_map import SHORT_STATUS
 from longca.lab.report.panels import PANEL
-from longca.lab.report.series import DIRECTIONS, join
+from longca.lab.report.series import DIRECTIONS, SEPARATOR, join
 from longca.lab.store.text import NONE, distinct_names
 
 if TYPE_CHECKING:
@@ -152,12 +152,14 @@ def _where(
 
 
 def _names(panels: Iterable[tuple[Any, ...]]) -> list[str]:
-    """The names of panels, those of the same details together: "H100 and H200: full, causal"."""
-    details: dict[str, list[str]] = {}
-    for first, *rest in panels:
-        details.setdefault(str(first), []).append(join(*map(str, rest)))
+    """The names of panels, those of the same GPUs, which end their details, together: "H100 and H200: full,
+    causal"."""
+    ends: dict[str, list[str]] = {}
+    for first, *details in panels:
+        detail, _, end = join(*map(str, details)).rpartition(SEPARATOR)
+        ends.setdefault(join(str(first), detail), []).append(end)
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name, own in details.items():
+    for name, own in ends.items():
         alike.setdefault(tuple(own), []).append(name)
     return [
         f"{' and '.join(own)}: {', '.join(names)}" if any(own) else ", ".join(names)

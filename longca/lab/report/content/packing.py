@@ -65,12 +65,12 @@ def _pack(values: list[Any]) -> dict[str, Any]:
     names = list(dict.fromkeys(values))
     if len(names) == 1:
         return {"every": names[0]}
+    is_text = all(isinstance(value, str) and SEPARATOR not in value for value in values)
     if len(names) <= len(values) / 4:
         index = {name: number for number, name in enumerate(names)}
         if len(names) <= len(DIGITS):
             at = "".join(DIGITS[index[value]] for value in values)
             return {"names": names, "digits": DIGITS[: len(names)], "at": at}
-        return {"names": names, "at": [index[value] for value in values]}
-    if all(isinstance(value, str) and SEPARATOR not in value for value in values):
-        return {"text": SEPARATOR.join(values)}
-    return {"values": values}
+        if not is_text:  # compressed, texts take less than their numbers in a list
+            return {"names": names, "at": [index[value] for value in values]}
+    return {"text": SEPARATOR.join(values)} if is_text else {"values": values}
