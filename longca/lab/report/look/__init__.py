@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from longca.lab.report.look.masks import MaskDrawing, mask_drawings
     from longca.lab.report.look.style import Legend, Style
-    from longca.lab.report.look.svg import Inline, PageDrawings, inline, short_name, with_shared_styles
+    from longca.lab.report.look.svg import Inline, inline, short_name, with_shared_styles
     from longca.lab.report.look.tags import panel_tag
     from longca.lab.report.look.template import page_templates, static_text
 else:
@@ -37,7 +37,6 @@ __all__ = [
     "Inline",
     "Legend",
     "MaskDrawing",
-    "PageDrawings",
     "Style",
     "inline",
     "looks",
