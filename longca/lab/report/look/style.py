@@ -90,8 +90,8 @@ class Style:
         return self._looks[method].marker
 
     def names_in(self, names: Iterable[str]) -> float:
-        """Space for the longest of these names to the left of a plot, at most half of its width."""
-        return min(0.15 + 0.062 * max(map(len, names), default=0), self.width_in / 2)
+        """Space for the longest of these names to the left of a plot, at most 56 % of its width."""
+        return min(0.15 + 0.062 * max(map(len, names), default=0), 0.56 * self.width_in)
 
     def canvas(self, height_in: float) -> Canvas:
         from matplotlib.figure import Figure
