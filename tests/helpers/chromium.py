@@ -20,6 +20,14 @@ KEYS: dict[str, dict[str, Any]] = {
 }
 
 
+LIVE = """(async () => {
+  const waits = () => document.querySelector("script[type='application/zlib']")
+    && !document.documentElement.matches(".live");
+  for (let round = 0; round < 1000 && waits(); round++) await new Promise((done) => setTimeout(done, 10));
+})()"""
+"""waits until the page's script has read its data, which takes longer than loading"""
+
+
 class Browser:
     """One tab of a headless Chromium without a network. Methods raise `RuntimeError` if it refuses."""
 
@@ -51,6 +59,7 @@ class Browser:
         self._wait("Page.loadEventFired")
         self.call("Page.navigate", url=address)
         self._wait("Page.loadEventFired")
+        self.run(LIVE)
         return [text for event in self._events if (text := _complaint(event))]
 
     def run(self, script: str) -> Any:

@@ -34,6 +34,7 @@ from longca.lab.report.content import (
     Decided,
     Frame,
     Outcomes,
+    compressed,
     decided,
     fields_of,
     script_json,
@@ -49,6 +50,7 @@ from longca.lab.report.look import (
     inline,
     looks,
     page_templates,
+    short_name,
     static_text,
     theme,
     with_shared_styles,
@@ -80,7 +82,7 @@ OPENING = ("dense_forward", "dense_backward", "sparse_forward", "cp_documents", 
 """exhibits with the findings at the top of the page"""
 SCRIPTS = ("base", "pick", "decide", "figures", "download", "page")  # in the order of their dependencies
 LEAST_LENGTHS = (0, 8192, 16384)  # of the chooser: the first one with which it is small enough
-MOST_VIEWS = 850_000  # bytes
+MOST_VIEWS = 450_000  # bytes, as the page holds them
 SEVERAL = 3  # verdicts that have one note: it is told once, above them
 
 
@@ -139,13 +141,17 @@ class _Paper:
         studies = set(self.table.study[self.table.device.isin(devices)])
         return [page for page in self.pages if page.study in studies and any(map(page.is_of, devices))]
 
-    def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str) -> Inline:
-        """The figure as an element of the page, whose points know their cells."""
+    def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str, place: int) -> Inline:
+        """The figure as an element of the page, whose points know their cells.
+
+        Args:
+            place: of the exhibit on the page.
+        """
         style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
-        return inline(exhibit, data, style, exhibit.name, title, self.rows, self.variables)
+        return inline(exhibit, data, style, short_name(place), title, self.rows, self.variables)
 
     def points(self) -> str:
-        """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`)."""
+        """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`), compressed."""
         notes = published_notes(self.published)
         here = self.first.cell_id.map(notes).where(self.first.peak_percent.notna())
         texts = [
@@ -159,7 +165,7 @@ class _Paper:
             for home, cell_id, device in zip(homes, ids, self.first.device, strict=True)
         ]
         extra = {"published": texts, "home": [home.address if home else "" for home in homes]}
-        return points_json(labelled(self.first).assign(cell_id=names), extra, self.unit)
+        return compressed(points_json(labelled(self.first).assign(cell_id=names), extra, self.unit))
 
     def homes(self, table: pd.DataFrame) -> list[RunPage | None]:
         """The page that shows each row in full: the one of its study and its device; None where there is
@@ -224,7 +230,7 @@ def build_paper(
     every = exhibits()
     for place, exhibit in enumerate(every, 1):
         progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
-        shown.append(_shown(exhibit, paper))
+        shown.append(_shown(exhibit, paper, place))
     progress("ranking the methods")
     labels = labelled(ranked_table)
     homes = {
@@ -257,13 +263,13 @@ def build_paper(
     )
     scripts = static_text(*(f"{part}.js" for part in SCRIPTS))
     drawn = [exhibit for exhibit in shown if exhibit.drawing]
-    drawings, rules = with_shared_styles([exhibit.drawing for exhibit in drawn if exhibit.drawing])
-    lighter = {one.exhibit.name: drawing for one, drawing in zip(drawn, drawings, strict=True)}
+    shared = with_shared_styles([exhibit.drawing for exhibit in drawn if exhibit.drawing])
+    lighter = {one.exhibit.name: drawing for one, drawing in zip(drawn, shared.drawings, strict=True)}
     shown = [replace(one, drawing=lighter.get(one.exhibit.name)) for one in shown]
-    marks = [mark for exhibit in shown if exhibit.drawing for mark in exhibit.drawing.marks]
+    marks = [mark for drawing in shared.drawings for mark in drawing.marks]
     whys = list(dict.fromkeys(why for one in shown for why in one.whys.values()))
     study = StudyPage(
-        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, about.anchors, paper.masks, pictures, rules, folder_of_documents(folder / PAGE)),  # noqa: E501
+        frame=Frame(VERSION, css, scripts, theme(), MARKERS, paper.variables, about.anchors, paper.masks, pictures, shared.rules, folder_of_documents(folder / PAGE)),  # noqa: E501
         titles=TITLES, shown=shown, judged=judged, findings=_findings(shown),
         conclusion=summary(entry.verdicts for entry in judged), repairs=REPAIRS,
         meanings=MEANINGS, readings=READINGS, study=STUDY,
@@ -275,13 +281,13 @@ def build_paper(
         section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser, least=least,
         repeat_rows=repeat_rows(labels, [case for kind in ("kernel", "cp") for case in cases.cases(labels, kind).standings.values()]),  # noqa: E501
         rate=paper.unit, whys={why: place for place, why in enumerate(whys)}, points=paper.points(),
-        facts=script_json({
+        facts=compressed(script_json({
             "count": len(paper.first), "looks": paper.variables, "pictures": sorted(pictures),
             "pick": PICK | {"methods": comparable(table, paper.methods)}, "anchors": about.anchors,
-            "whys": whys,
+            "whys": whys, "rows": shared.rows,
             "homes": True,
-            "about": about.tips, **templates(paper.unit)}),
-        merged=merged_json(labelled(paper.first), marks, paper.unit),
+            "about": about.tips, **templates(paper.unit)})),
+        merged=compressed(merged_json(labelled(paper.first), marks, paper.unit)),
     )  # fmt: skip
     progress("writing the page and its data")
     page = page_templates(HERE).get_template("paper.html.j2").render(fields_of(study.frame, study))
@@ -326,18 +332,18 @@ def exhibits() -> list[Exhibit]:
     )
 
 
-def _shown(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
+def _shown(exhibit: Exhibit, paper: _Paper, place: int) -> ShownExhibit:
     """The exhibit, its data written. For one that raises, the reason: one bad plug-in must not cost the
     page."""
     try:
-        return _made(exhibit, paper)
+        return _made(exhibit, paper, place)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
         return ShownExhibit(exhibit, failure=f"{type(error).__name__}: {error}")
 
 
-def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
+def _made(exhibit: Exhibit, paper: _Paper, place: int) -> ShownExhibit:
     data = exhibit.data(paper.table).reset_index(drop=True)
     if not len(data):
         return ShownExhibit(exhibit)
@@ -359,7 +365,9 @@ def _made(exhibit: Exhibit, paper: _Paper) -> ShownExhibit:
         devices=measured_on,
     )
     if isinstance(exhibit, PaperFigure):
-        return replace(shown, drawing=paper.draw(exhibit, data, title), blanks=paper.outcomes.blanks(data))
+        return replace(
+            shown, drawing=paper.draw(exhibit, data, title, place), blanks=paper.outcomes.blanks(data)
+        )
     if isinstance(exhibit, PaperTable):
         cells = exhibit.cells(data)
         return replace(shown, cells=cells, whys=_whys(cells, paper.outcomes))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from glob import escape
@@ -14,10 +12,9 @@ from urllib.parse import urlencode
 
 from longca.core import format_length
 from longca.lab.report.content import FILTERS as TABLE_FILTERS
-from longca.lab.report.content import unpacked
+from longca.lab.report.content import page_data, unpacked
 from longca.lab.store.text import plural, short_device
 
-_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 FILTERS = {entry.name: entry.column for entry in TABLE_FILTERS}
 """of the address of a page's records: name → column"""
 
@@ -114,10 +111,9 @@ def links(pages: Sequence[RunPage], cell_ids: Iterable[str]) -> tuple[Link, ...]
 
 def _page(study: str, path: Path, folder: Path) -> RunPage | None:
     """The page as its own data describe it; None if it is no page of records."""
-    data = _DATA.search(path.read_text(encoding="utf-8", errors="replace"))
-    if data is None:
+    packed = page_data(path.read_text(encoding="utf-8", errors="replace"), "data")
+    if packed is None:
         return None
-    packed = json.loads(data[1])
     anchors = unpacked(packed["anchor"], 1)
     values = {
         name: tuple(map(_text, unpacked(packed[column], len(anchors)))) for name, column in FILTERS.items()

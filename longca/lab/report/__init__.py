@@ -7,7 +7,7 @@ from longca.core.lazy import face
 if TYPE_CHECKING:
     from longca.lab.report import build, choose, content, decide, look, panels, rates, series, tables
     from longca.lab.report.contract import Figure
-    from longca.lab.report.findings import at_largest, standings_of
+    from longca.lab.report.findings import at_largest, span_text, standings_of, uncompared_text
     from longca.lab.report.index import write_index
     from longca.lab.report.matrix import WORST_FIRST
     from longca.lab.report.rows import merged_json, points_json, with_anchors
@@ -28,8 +28,10 @@ __all__ = [
     "points_json",
     "rates",
     "series",
+    "span_text",
     "standings_of",
     "tables",
+    "uncompared_text",
     "with_anchors",
     "write_index",
 ]

@@ -15,7 +15,7 @@ from longca.lab.report.content import controls
 from longca.lab.report.content.decided import decided
 from longca.lab.report.content.drawn import Paper, drawn_figures
 from longca.lab.report.content.method_notes import folder_of_documents, method_notes
-from longca.lab.report.content.packing import script_json
+from longca.lab.report.content.packing import compressed, script_json
 from longca.lab.report.content.page import Files, Frame, PageData, fields_of
 from longca.lab.report.content.record_layout import PICK, layout
 from longca.lab.report.content.record_texts import table_texts
@@ -163,15 +163,14 @@ def build_page(
     names = dict(zip(table.mask_label, table["mask"], strict=True))
     masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
     pictures = frozenset(mask.name for mask in masks)
-    figures, rules = drawn_figures(
+    figures, shared = drawn_figures(
         table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table))
     )
     own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
     texts = table_texts(table_shown, unit)
     notes = method_notes(ordered, methods, environments)
     images = tables.images(ordered)
-    drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
-    marks = [mark for drawing in drawings for mark in drawing.marks]
+    marks = [mark for drawing in shared.drawings for mark in drawing.marks]
     first_picture = decided(decision, rows, unit) if decision else None
     page = PageData(
         frame=Frame(
@@ -184,7 +183,7 @@ def build_page(
             notes.anchors,
             masks,
             pictures,
-            rules,
+            shared.rules,
             folder_of_documents(out),
         ),
         study_title=tables.titled(study_title, devices, hardware),
@@ -231,24 +230,27 @@ def build_page(
         methods=tables.methods(table),
         notes=notes,
         columns=COLUMNS,
-        facts=script_json(
-            {
-                "count": len(shown),
-                "all": len(ordered),
-                "looks": variables,
-                "pick": PICK | {"methods": comparable(table, methods)},
-                "pictures": sorted(pictures),
-                "about": notes.tips,
-                "anchors": notes.anchors,
-                **layout(texts, unit),
-            }
+        facts=compressed(
+            script_json(
+                {
+                    "count": len(shown),
+                    "all": len(ordered),
+                    "looks": variables,
+                    "pick": PICK | {"methods": comparable(table, methods)},
+                    "pictures": sorted(pictures),
+                    "about": notes.tips,
+                    "anchors": notes.anchors,
+                    "rows": shared.rows,
+                    **layout(texts, unit),
+                }
+            )
         ),
-        merged=merged_json(table_shown, marks, unit),
+        merged=compressed(merged_json(table_shown, marks, unit)),
     )
     template = page_templates().get_template("page.html.j2")
     text = b""
     for level, left_out in LEVELS:
-        packed = rows_json(records_shown, table_shown, unit, **level)
+        packed = compressed(rows_json(records_shown, table_shown, unit, **level))
         whole_page = replace(page, rows=packed, left_out=left_out)
         text = template.render(fields_of(page.frame, whole_page)).encode()
         if len(text) <= MAX_BYTES:

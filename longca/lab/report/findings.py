@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from longca.lab.ranking import MeasuredPoint, Measurement, Standing, standing, tallies
 from longca.lab.ranking.sentences import counts_text
 from longca.lab.ranking.table import ABSENT
-from longca.lab.report.series import POINT
+from longca.lab.report.series import POINT, rate_unit
+from longca.lab.store.text import number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pandas as pd
 
@@ -62,16 +63,35 @@ def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any,
 
 
 def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
-    """The numbers of leads, formatted by `longca.lab.ranking.sentences.counts_text`; separately for each
-    device model."""
+    """The numbers of leads, formatted by `longca.lab.ranking.sentences.counts_text`, or the rates if no two
+    methods ran the same; separately for each device model."""
     of_devices: dict[str, dict[Any, Standing]] = defaultdict(dict)
     for key, case in standings.items():
         of_devices[case.device][key] = case
     if len(of_devices) < 2:
+        return _counts(standings, thing)
+    return "; ".join(f"on {device} {_counts(of_device, thing)}" for device, of_device in of_devices.items())
+
+
+def uncompared_text(methods: Iterable[str]) -> str:
+    """Tells that there is no comparison of these methods: "only band ran"."""
+    names = sorted(set(methods))
+    return f"only {names[0]} ran" if len(names) == 1 else "no two methods ran the same"
+
+
+def span_text(values: Iterable[float], text: Callable[[float], str] = number) -> str:
+    """The least and the largest value: "512 to 641"."""
+    ends = list(values)
+    return " to ".join(dict.fromkeys(text(end) for end in (min(ends), max(ends))))
+
+
+def _counts(standings: Mapping[Any, Standing], thing: str) -> str:
+    if not standings or any(case.is_compared for case in standings.values()):
         return counts_text(standings, thing)
-    return "; ".join(
-        f"on {device} {counts_text(of_device, thing)}" for device, of_device in of_devices.items()
-    )
+    rates = [case.first.rate for case in standings.values()]
+    unit = rate_unit(max(rates))
+    span = span_text(rate * unit.factor for rate in rates)
+    return f"{uncompared_text(case.first.method for case in standings.values())}, {span} {unit.name}"
 
 
 def leaders(data: pd.DataFrame, by: Sequence[str], most: int = 4) -> list[str]:

@@ -38,6 +38,8 @@ class Throughput(Figure):
         where = (
             ", each at the longest length that two or more ran"
             if any(case.is_compared for case in judged.values())
+            else ", each at its longest length"
+            if judged
             else ""
         )
         return f"{self.word}: {leaders_text(judged, 'panel' if data.detail.any() else 'mask')}{where}"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from longca.lab.paper.build import build_paper
+from longca.lab.report.content.packing import compressed
 from longca.lab.report.rows import rows_json
 from longca.lab.report.series import labelled
 from longca.lab.store.table import derived, in_order
@@ -18,8 +19,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = in_order(few())
     (folder / "runs").mkdir()
     (folder / "runs/quick.html").write_text(
-        f'<title></title><script type="application/json" '
-        f'id="data">{rows_json(records, labelled(derived(records)))}</script>'
+        f'<title></title><script type="application/zlib" '
+        f'id="data">{compressed(rows_json(records, labelled(derived(records))))}</script>'
         "<script>document.title = JSON.stringify([window.name, location.hash])</script>",
         encoding="utf-8",
     )

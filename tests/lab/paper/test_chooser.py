@@ -1,6 +1,5 @@
 """The chooser of the study's page, over two GPUs that ran the same cells."""
 
-import json
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -8,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from longca.lab.paper.build import build_paper
-from longca.lab.report.content.packing import unpacked
+from longca.lab.report.content.packing import page_data, unpacked
 from longca.lab.studies.record import Record
 from tests.helpers.chromium import browser
 from tests.helpers.records import record
@@ -40,10 +39,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data(page: Path, name: str) -> dict:
-    text = page.read_text(encoding="utf-8")
-    found = re.search(rf'id="{name}">(.*?)</script>', text, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    return page_data(page.read_text(encoding="utf-8"), name)
 
 
 def test_each_gpu_has_its_map_and_its_own_records(page: Path) -> None:
@@ -65,7 +61,8 @@ def test_each_gpu_has_its_map_and_its_own_records(page: Path) -> None:
 
 def test_points_of_figures_are_those_of_their_gpu(page: Path) -> None:
     points = data(page, "data")
-    count = data(page, "facts")["count"]
+    facts = data(page, "facts")
+    count, rows_of = facts["count"], facts["rows"]
     studies = unpacked(points["study"], count)
     text = page.read_text(encoding="utf-8")
     drawing = text[
@@ -77,7 +74,7 @@ def test_points_of_figures_are_those_of_their_gpu(page: Path) -> None:
             row
             for panel in panels
             for group in re.findall(r'data-rows="([^"]+)"', panel)
-            for row in group.split(",")
+            for row in rows_of[int(group)].split(",")
         ]
         assert rows and {studies[int(row)] for row in rows} == {study}
     csv = (page.parent / "data/dense_forward.csv").read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from longca.lab.paper.build import exhibits
 from longca.lab.paper.links import FILTERS, Link, links, run_pages
+from longca.lab.report.content.packing import compressed
 from longca.lab.report.rows import rows_json
 from longca.lab.report.series import labelled
 from longca.lab.store.table import derived
@@ -100,7 +101,7 @@ def test_a_study_has_a_page_for_each_model_of_gpu(site: Path, tmp_path: Path) ->
         records = [record for record in gpu_study(gpu)[:4] if record.environment]
         text = rows_json(records, labelled(derived(records)))
         (tmp_path / folder).mkdir()
-        page = f'<script type="application/json" id="data">{text}</script>'
+        page = f'<script type="application/zlib" id="data">{compressed(text)}</script>'
         (tmp_path / folder / "dense.html").write_text(page, encoding="utf-8")
     pages = run_pages(tmp_path / "paper", ["dense"])
     assert [(page.address, page.gpus) for page in pages] == [
@@ -128,7 +129,7 @@ def test_exhibits_and_claims_link_to_their_records(text: str) -> None:
 def test_pages_of_runs_have_these_filters() -> None:
     report = ROOT / "longca/lab/report"
     assert (
-        '<script type="application/json" id="data">{{ rows|safe }}</script>'
+        '<script type="application/zlib" id="data">{{ rows|safe }}</script>'
         in (report / "templates/page.html.j2").read_text()
     )
     script = (report / "static/records.js").read_text(encoding="utf-8")

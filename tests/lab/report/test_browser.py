@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from longca.lab.report.build import build
-from tests.helpers.chromium import browser
+from tests.helpers.chromium import LIVE, browser
 from tests.lab.report.conftest import few
 from tests.lab.report.test_decide import repeated, timed
 
@@ -139,7 +139,9 @@ def test_so_it_is_with_lone_results_and_repeats(tmp_path):
 def act(page: Path, folder: Path, script: str, fragment: str = "") -> str:
     """The document after this script has run at the end of the page."""
     copy = folder / "acted.html"
-    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{script}</script></body>")
+    text = page.read_text(encoding="utf-8").replace(
+        "</body>", f"<script>{LIVE}.then(() => {{{script}}})</script></body>"
+    )
     copy.write_text(text, encoding="utf-8")
     document, log = visit(copy.as_uri() + fragment, folder, "--dump-dom")
     assert "CONSOLE" not in log
@@ -199,7 +201,8 @@ return saved;
     assert "var(" not in svg and "color-mix" not in svg and root.get("width"), "other programs show it, too"
     assert 'href="#m-full"' in svg and 'id="m-full"' in svg
     head, *lines = csv.strip().split("\n")
-    points = [mark for group in root.iter() for mark in group.get("data-rows", "").split(",") if mark]
+    groups = [group for group in root.iter() if group.get("data-rows")]
+    points = [mark for group in groups for mark in group.iter("{http://www.w3.org/2000/svg}use")]
     assert head.startswith("panel,method,mask,length") and len(lines) == len(points) > 1
     assert png.startswith("iVBOR")
 

@@ -1,6 +1,5 @@
 """The page is one whole, valid, repeatable file that hides nothing."""
 
-import json
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from longca.core.hardware import load_hardware
 from longca.lab.report import build as building
 from longca.lab.report import rows, tables
 from longca.lab.report.build import MAX_BYTES, build
-from longca.lab.report.content.packing import unpacked
+from longca.lab.report.content.packing import compressed, page_data, unpacked
 from longca.lab.report.content.page import Frame, PageData
 from longca.lab.report.index import write_index
 from longca.lab.report.look.masks import mask_drawings
@@ -118,7 +117,7 @@ def test_damaged_files_are_named(text):
 
 
 def test_its_data_hold_every_record(text):
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    data = page_data(text, "data")
     count = len(quick_study())
     assert len(set(unpacked(data["anchor"], count))) == count
     assert data["timer"]["names"] == ["monotonic", ""] and data["dtype"] == {"every": "bf16"}
@@ -401,16 +400,15 @@ def test_a_page_of_very_many_records_holds_some_of_them_and_says_so(tmp_path, mo
     assert len(many) > 200
     page = build(many, [], tmp_path / "report.html", study_title="x")
     text = page.read_text(encoding="utf-8")
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    data = page_data(text, "data")
+    facts = page_data(text, "facts")
     held = set(unpacked(data["anchor"], 80))
     assert (
-        len(held) == 80
-        and f"This page holds 80 of {len(many)} records" in text
-        and f'"all":{len(many)},' in text
+        len(held) == 80 and f"This page holds 80 of {len(many)} records" in text and facts["all"] == len(many)
     )
     assert {link.removeprefix("#cell-") for link in Outline(text).links if link.startswith("#cell-")} <= held
     assert {_case(entry) for entry in many} == {_case(entry) for entry in many if entry.cell_id in held}
-    assert re.search(r'data-rows="[\d+/,]*\d+\+?[\d+]*/21', text), (
+    assert re.search(r"\d+\+?[\d+]*/21", " ".join(facts["rows"])), (
         "a point of 21 cells says how many of them are here"
     )
     assert "of them as dots" in text
@@ -479,7 +477,9 @@ def test_a_cell_measured_twice_has_two_anchors():
 def test_data_cannot_end_their_script():
     entry = record(quick_study()[0].cell, notes=("</script><script>alert(1)</script>",))
     text = rows_json(in_order([entry]), labelled(derived([entry])))
-    assert "<" not in text and json.loads(text)["notes"] == {"every": "</script><script>alert(1)</script>"}
+    page = f'<script type="application/zlib" id="data">{compressed(text)}</script><b>'
+    assert page.count("</script>") == 1
+    assert page_data(page, "data")["notes"] == {"every": "</script><script>alert(1)</script>"}
 
 
 def test_templates_read_what_the_page_has_and_nothing_else():
@@ -521,7 +521,7 @@ def test_methods_say_what_they_are_without_being_imported(text):
     assert (
         re.search(r'id="about-ulysses".*?All-to-all', section, re.DOTALL) and section.count("All-to-all") == 1
     )
-    about = json.loads(re.search(r'id="facts">(.*?)</script>', text, re.DOTALL)[1])["about"]
+    about = page_data(text, "facts")["about"]
     assert "All-to-all" in about["ulysses+sdpa"] and "scaled_dot_product_attention" in about["ulysses+sdpa"]
 
 

@@ -1,6 +1,5 @@
 """A page of two GPUs that ran the same cells: each number leads to the record of its own GPU."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from longca.lab.paper.build import build_paper
 from longca.lab.report.build import build
-from longca.lab.report.content.packing import unpacked
+from longca.lab.report.content.packing import page_data, unpacked
 from longca.lab.studies.record import Record
 from tests.helpers.records import record
 from tests.lab.report.test_answers import cell
@@ -41,9 +40,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data(text: str, name: str) -> dict[str, Any]:
-    match = re.search(rf'id="{name}">(.*?)</script>', text, re.DOTALL)
-    assert match
-    return json.loads(match[1])
+    return page_data(text, name)
 
 
 def devices(text: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from longca.core import format_length
 from longca.lab.paper.analysis.select import kernels, main_heads, of_one_device
 from longca.lab.paper.contract import PaperFigure
+from longca.lab.report import span_text, uncompared_text
 from longca.lab.report.panels import draw_panels
 from longca.lab.report.series import DIRECTIONS, join, points
 from longca.lab.store.text import format_bytes, number
@@ -66,6 +67,7 @@ class MemoryCurves(PaperFigure):
         here = data.loc[(data.measure == COLUMNS["absolute_peak_bytes"]) & data.value.notna()]
         if not len(here):
             return "No memory was measured"
+        about = f"Memory of {'block-sparse' if self.sparse else 'dense'} kernels"
         groups = [rows for _, rows in here.groupby(["mask", "detail", "seqlen"], sort=False)]
         widest = max(groups, key=lambda rows: (len(rows), rows.seqlen.iloc[0])).sort_values(
             "value", kind="stable"
@@ -79,17 +81,13 @@ class MemoryCurves(PaperFigure):
             if len(failed)
             else ""
         )
+        if len(widest) == 1:
+            sizes = span_text(here.value, format_bytes)
+            return f"{about}: {uncompared_text(here.method)}; a call takes {sizes} in all{out}"
         panel = join(least["mask"], least.detail)
-        other = (
-            f"{most.method} {number(most.value / least.value)} times as much"
-            if len(widest) > 1
-            else "and no other kernel ran the same"
-        )
-        return (
-            f"Memory of {'block-sparse' if self.sparse else 'dense'} kernels at "
-            f"{format_length(int(least.seqlen))} tokens ({panel}): {least.method} takes "
-            f"{format_bytes(least.value)}, {other}{out}"
-        )
+        sizes = f"{least.method} takes {format_bytes(least.value)}"
+        more = f"{most.method} {number(most.value / least.value)} times as much"
+        return f"{about} at {format_length(int(least.seqlen))} tokens ({panel}): {sizes}, {more}{out}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         scaled = data.assign(**{name: data[name] / GIB for name in ("value", "low", "high")}).drop(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from longca.core import format_length
 from longca.lab.paper.analysis.select import devices_apart, grouped, parallel, settings
 from longca.lab.paper.contract import Cells, PaperTable
+from longca.lab.report import span_text, uncompared_text
 from longca.lab.report.series import points
 from longca.lab.store.text import format_bytes, number
 
@@ -41,6 +42,10 @@ class MemoryCp(PaperTable):
         ).sort_values("value", kind="stable")
         least = widest.iloc[0]
         most = widest.iloc[-1]
+        if len(widest) == 1:
+            sizes = span_text(data.value, format_bytes)
+            ran = uncompared_text(data.strategy)
+            return f"Memory of strategies: {ran}; a call takes {sizes} above its shards"
         return (
             f"Memory of strategies on {least.world} ranks × {format_length(int(least.tokens))}, "
             f"{least.kernel}, {least.direction}: {least.strategy} takes "

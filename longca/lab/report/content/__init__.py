@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from longca.lab.report.content import decided, method_notes
     from longca.lab.report.content.blanks import NOT_ASKED, Blank, Outcomes, words_text
     from longca.lab.report.content.decided import Decided
-    from longca.lab.report.content.packing import script_json, unpacked
+    from longca.lab.report.content.packing import compressed, page_data, script_json, unpacked
     from longca.lab.report.content.page import Frame, fields_of
     from longca.lab.report.content.record_layout import FILTERS, PICK, templates
 else:
@@ -22,9 +22,11 @@ __all__ = [
     "Decided",
     "Frame",
     "Outcomes",
+    "compressed",
     "decided",
     "fields_of",
     "method_notes",
+    "page_data",
     "script_json",
     "templates",
     "unpacked",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.report.decide.heat_map import SHORT_STATUS
 from longca.lab.report.panels import PANEL
-from longca.lab.report.series import DIRECTIONS, join
+from longca.lab.report.series import DIRECTIONS, SEPARATOR, join
 from longca.lab.store.text import NONE, distinct_names
 
 if TYPE_CHECKING:
@@ -139,18 +139,32 @@ def _where(
     marks: dict[tuple[Any, ...], dict[tuple[Any, ...], dict[str, str]]],
     axes: Sequence[str],
 ) -> str:
-    """ "full, causal (24K, 40K)"."""
-    parts: dict[str, list[str]] = {}
+    """ "full, causal (24K, 40K)", or "H100 and H200: full, causal (24K, 40K)"."""
+    parts: dict[str, list[tuple[Any, ...]]] = {}
     for panel, ats in places.items():
         whole = len(ats) == len(marks[panel])
-        parts.setdefault("" if whole else _lengths(ats, marks[panel], axes), []).append(
-            join(*map(str, panel))
-        )
-    texts = []
-    for lengths, names in parts.items():
-        names = [ALL_PANELS] if len(names) == len(marks) > 1 else names
-        texts.append(f"{', '.join(names)}{f' ({lengths})' if lengths else ''}")
-    return "; ".join(texts)
+        parts.setdefault("" if whole else _lengths(ats, marks[panel], axes), []).append(panel)
+    return "; ".join(
+        f"{names}{f' ({lengths})' if lengths else ''}"
+        for lengths, panels in parts.items()
+        for names in ([ALL_PANELS] if len(panels) == len(marks) > 1 else _names(panels))
+    )
+
+
+def _names(panels: Iterable[tuple[Any, ...]]) -> list[str]:
+    """The names of panels, those of the same GPUs, which end their details, together: "H100 and H200: full,
+    causal"."""
+    ends: dict[str, list[str]] = {}
+    for first, *details in panels:
+        detail, _, end = join(*map(str, details)).rpartition(SEPARATOR)
+        ends.setdefault(join(str(first), detail), []).append(end)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, own in ends.items():
+        alike.setdefault(tuple(own), []).append(name)
+    return [
+        f"{' and '.join(own)}: {', '.join(names)}" if any(own) else ", ".join(names)
+        for own, names in alike.items()
+    ]
 
 
 def _lengths(ats: Iterable[tuple[Any, ...]], every: Iterable[tuple[Any, ...]], axes: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.lab.report.content.blanks import words_text
+from longca.lab.report.content.packing import compressed
 from longca.lab.report.decide.heat_map import ALONE
 from longca.lab.report.decide.script import caption, described, views_json
 from longca.lab.report.decide.views import Decision
@@ -32,7 +33,7 @@ class Decided:
     caption: str
     described: str
     views: str
-    """JSON of all views"""
+    """compressed JSON of all views"""
     lone: str
     """a sentence on results without a rival; "" if there are none"""
     noisy: str
@@ -68,7 +69,7 @@ def decided(
         decision,
         caption(view, decision, unit),
         described(view, decision),
-        views_json(decision, rows, unit),
+        compressed(views_json(decision, rows, unit)),
         LONE if has_lone else "",
         percent(NOISY),
         "" if all(shown.ranks == ALONE for shown in every) else OF_RANKS,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import Registry, UserError
 from longca.lab.report.content.blanks import Blank, Outcomes
 from longca.lab.report.look.style import Style
-from longca.lab.report.look.svg import Inline, draw, inline, with_shared_styles
+from longca.lab.report.look.svg import Inline, PageDrawings, draw, inline, short_name, with_shared_styles
 from longca.lab.report.series import for_file, sampled
 from longca.lab.store import replace_file
 from longca.lab.store.export import frame_csv
@@ -59,23 +59,23 @@ class Paper:
         return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
-def drawn_figures(table: pd.DataFrame, paper: Paper) -> tuple[dict[str, list[Drawn]], str]:
-    """The figures that have data, by section, in their order, and the rules of their classes."""
+def drawn_figures(table: pd.DataFrame, paper: Paper) -> tuple[dict[str, list[Drawn]], PageDrawings]:
+    """The figures that have data, by section, in their order, and their drawings with what they share."""
     figures: dict[str, list[Drawn]] = {}
     outcomes = Outcomes(table)
     loaded = sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
     for number, figure in enumerate(loaded):
-        drawn = _drawn(figure, table, outcomes, f"f{number}", paper)
+        drawn = _drawn(figure, table, outcomes, short_name(number), paper)
         if not drawn.is_empty:
             figures.setdefault(figure.section, []).append(drawn)
     drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
-    shared, rules = with_shared_styles(drawings)
-    lighter = dict(zip(map(id, drawings), shared, strict=True))
+    shared = with_shared_styles(drawings)
+    lighter = dict(zip(map(id, drawings), shared.drawings, strict=True))
     figures = {
         section: [replace(drawn, drawing=lighter.get(id(drawn.drawing))) for drawn in of_section]
         for section, of_section in figures.items()
     }
-    return figures, rules
+    return figures, shared
 
 
 def _drawn(figure: Figure, table: pd.DataFrame, outcomes: Outcomes, short: str, paper: Paper) -> Drawn:

@@ -1,21 +1,39 @@
-"""Columns of a page's data as compact JSON, which the scripts and the study's page read."""
+"""The data of a page: columns as compact JSON, compressed, which the scripts and the study's page read."""
 
 from __future__ import annotations
 
 import json
+import re
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# characters that may end a script, as JSON escapes
-UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "&<>\u2028\u2029"}
 SEPARATOR = "|"
-# signs that JSON and a script need no escape for
-DIGITS = "".join(sign for sign in map(chr, range(0x23, 0x7F)) if sign not in "&<>\\")
+# signs that JSON needs no escape for
+DIGITS = "".join(sign for sign in map(chr, range(0x23, 0x7F)) if sign != "\\")
+COMPRESSED = "application/zlib"
+"""the type of script elements with compressed data; those of earlier pages are JSON as it is"""
 
 
 def script_json(value: Any) -> str:
-    """JSON that is safe within a script element."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).translate(UNSAFE)
+    """JSON of a page's data, in few characters."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def compressed(text: str) -> str:
+    """The text of data as a script element holds it: zlib, in base64. The browser's `DecompressionStream`
+    reads it."""
+    return b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def page_data(page: str, name: str) -> Any:
+    """The value of a page's data of this id; None if the page has none."""
+    element = re.search(rf'<script type="([^"]*)" id="{re.escape(name)}">(.*?)</script>', page, re.DOTALL)
+    if element is None:
+        return None
+    content = element[2]
+    return json.loads(zlib.decompress(b64decode(content)) if element[1] == COMPRESSED else content)
 
 
 def packed(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -47,12 +65,12 @@ def _pack(values: list[Any]) -> dict[str, Any]:
     names = list(dict.fromkeys(values))
     if len(names) == 1:
         return {"every": names[0]}
+    is_text = all(isinstance(value, str) and SEPARATOR not in value for value in values)
     if len(names) <= len(values) / 4:
         index = {name: number for number, name in enumerate(names)}
         if len(names) <= len(DIGITS):
             at = "".join(DIGITS[index[value]] for value in values)
             return {"names": names, "digits": DIGITS[: len(names)], "at": at}
-        return {"names": names, "at": [index[value] for value in values]}
-    if all(isinstance(value, str) and SEPARATOR not in value for value in values):
-        return {"text": SEPARATOR.join(values)}
-    return {"values": values}
+        if not is_text:  # compressed, texts take less than their numbers in a list
+            return {"names": names, "at": [index[value] for value in values]}
+    return {"text": SEPARATOR.join(values)} if is_text else {"values": values}

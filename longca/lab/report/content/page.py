@@ -129,11 +129,11 @@ class PageData:
     columns: Sequence[Column]
 
     facts: str
-    """JSON of what the scripts need to lay out the records"""
+    """what the scripts need to lay out the records; like `merged` and `rows` compressed JSON"""
     merged: str
-    """JSON of the points that are not one whole cell"""
+    """the points that are not one whole cell"""
     not_asked: str = "not asked: no record of it"
     rows: str = ""
-    """JSON of the records"""
+    """the records"""
     left_out: str = ""
-    """what the records' JSON lacks"""
+    """what `rows` lacks"""

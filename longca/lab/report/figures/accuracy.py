@@ -8,6 +8,7 @@ import numpy as np
 
 from longca.lab.report.contract import Figure
 from longca.lab.report.look.style import BAD, INK, MUTED
+from longca.lab.report.look.tags import rows_tag
 from longca.lab.store.text import number, plural
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class AccuracyFigure(Figure):
             (left / style.width_in, 0.55 / height, 1 - (left + 0.2) / style.width_in, 1 - 0.7 / height)
         )
         style.clean(ax)
+        ax.set_gid(rows_tag())
         ax.grid(visible=False, axis="y")
         ax.grid(axis="x", color=MUTED[0], alpha=0.2, linewidth=0.7)
         ratios = data.budget_ratio[np.isfinite(data.budget_ratio) & (data.budget_ratio > 0)].to_numpy(float)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
 from longca.lab.report.contract import Figure
+from longca.lab.report.findings import span_text, uncompared_text
 from longca.lab.report.look.dot_rows import mark, marked_rows
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, mask_order
 from longca.lab.store.text import number
@@ -85,11 +86,9 @@ class Energy(Figure):
         counts = least.method.value_counts()
         method = counts.index[0]
         won = int(counts.iloc[0])
-        if ratios.max() == 1:
-            return (
-                f"Energy: {method} spends {number(float(data.joules_per_token.min()) * 1e3)} mJ a token "
-                f"at least"
-            )
+        if (data.groupby("place").method.nunique() < 2).all():
+            span = span_text(data.joules_per_token * 1e3)
+            return f"Energy: {uncompared_text(data.method)}; a token takes {span} mJ"
         return (
             f"Energy: {method} spends the least on a token in {won} of {len(least)} settings; the most that "
             f"a method needs is {number(float(ratios.median()))} times the least in the median setting, "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from longca.core import format_length
 from longca.lab.report.contract import Figure
+from longca.lab.report.findings import span_text, uncompared_text
 from longca.lab.report.panels import MASK, draw_panels, in_panel_order
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points
 from longca.lab.store.text import format_bytes, number
@@ -42,7 +43,10 @@ class PeakMemory(Figure):
         if not len(measured):
             return "Memory: nothing could be measured in any of the calls"
         several = measured.groupby(["mask", "detail", "direction", "seqlen"]).method.transform("nunique") > 1
-        compared = measured[several] if several.any() else measured
+        if not several.any():
+            sizes = span_text(measured.value, format_bytes)
+            return f"Memory: {uncompared_text(measured.method)}; a call takes {sizes}"
+        compared = measured[several]
         longest = compared[compared.seqlen == compared.seqlen.max()]
         groups = [rows for _, rows in longest.groupby(["mask", "detail", "direction"], sort=False)]
         # methods are compared at the setting with the most methods
@@ -52,13 +56,9 @@ class PeakMemory(Figure):
         what = join(
             least["mask"], least.detail, DIRECTIONS[least.direction], format_length(int(least.seqlen))
         )
-        sizes = f"Memory: {least.method} takes {format_bytes(least.value)}"
-        if len(alike) == 1:
-            sizes += ", and no other method ran the same"
-        else:
-            ratio = f", {number(most.value / least.value)} times as much" if least.value > 0 else ""
-            sizes += f", {most.method} {format_bytes(most.value)}{ratio}"
-        return f"{sizes} ({what})"
+        ratio = f", {number(most.value / least.value)} times as much" if least.value > 0 else ""
+        sizes = f"{least.method} takes {format_bytes(least.value)}, {most.method} {format_bytes(most.value)}"
+        return f"Memory: {sizes}{ratio} ({what})"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         size, unit = next(((size, unit) for size, unit in UNITS if data.value.max() >= size), UNITS[-1])

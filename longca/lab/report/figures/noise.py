@@ -9,6 +9,7 @@ import numpy as np
 from longca.lab.report.contract import Figure
 from longca.lab.report.look.dot_rows import name_strips, spread_over, tick
 from longca.lab.report.look.style import INK, MUTED
+from longca.lab.report.look.tags import rows_tag
 from longca.lab.store.text import percent
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from longca.lab.report.look.style import Style
 
+BESIDE_IN = 8.0  # width from which the two plots are side by side
 COLUMNS = [
     "method",
     "direction",
@@ -36,10 +38,10 @@ class Noise(Figure):
     label = "Noise"
     section = "noise"
     caption = (
-        "Left: interquartile range over median, one dot for each cell; the tick is the method's median. "
-        "Right: the samples in the order of measurement, relative to the median of their cell; the line is "
-        "the median over cells, the band contains the middle half of them. A slope means that the device "
-        "warms up or slows down."
+        "First plot: interquartile range over median, one dot for each cell; the tick is the method's "
+        "median. Second plot: the samples in the order of measurement, relative to the median of their "
+        "cell; the line is the median over cells, the band contains the middle half of them. A slope means "
+        "that the device warms up or slows down."
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -63,13 +65,24 @@ class Noise(Figure):
         methods = list(dict.fromkeys(data.method))
         bar_in = max(0.3 * len(methods) + 0.1, 1.6)
         left = style.names_in(methods)
-        height = 0.25 + bar_in + 0.5
+        is_narrow = style.width_in < BESIDE_IN
+        order_in = min(bar_in, 3.0)
+        below_in = order_in + 0.6 if is_narrow else 0.0  # the second plot is below the first one
+        height = 0.25 + bar_in + 0.5 + below_in
         canvas = style.canvas(height)
-        boxes = [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, min(bar_in, 3.0))]
+        boxes = (
+            [
+                (left, 0.5 + below_in, style.width_in - left - 0.2, bar_in),
+                (0.6, 0.5, style.width_in - 0.8, order_in),
+            ]
+            if is_narrow
+            else [(left, 0.5, 5.65 - left, bar_in), (6.5, 0.5, 4.3, order_in)]
+        )
         spread, order = (
             canvas.add_axes((x / style.width_in, y / height, w / style.width_in, h / height))
             for x, y, w, h in boxes
         )
+        spread.set_gid(rows_tag())
         self._spread(spread, data, methods, style)
         self._order(order, data, style)
         return canvas

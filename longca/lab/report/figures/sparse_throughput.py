@@ -53,10 +53,14 @@ class SparseThroughput(Figure):
         chosen = at_largest(standings_of(data, ["mask", "detail", "density"]))
         at = f" at {format_length(int(data.seqlen.iloc[0]))}" if data.seqlen.nunique() == 1 else ""
         judged = {key: case for key, (_, case) in chosen.items()}
-        return (
-            f"Block-sparse{at}: {leaders_text(judged, 'panel')}, each at the highest density that two or "
-            f"more ran"
+        where = (
+            ", each at the highest density that two or more ran"
+            if any(case.is_compared for case in judged.values())
+            else ", each at its highest density"
+            if judged
+            else ""
         )
+        return f"Block-sparse{at}: {leaders_text(judged, 'panel')}{where}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(

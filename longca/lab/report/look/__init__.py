@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from longca.lab.report.look.masks import MaskDrawing, mask_drawings
     from longca.lab.report.look.style import Legend, Style
-    from longca.lab.report.look.svg import Inline, inline, with_shared_styles
+    from longca.lab.report.look.svg import Inline, inline, short_name, with_shared_styles
     from longca.lab.report.look.tags import panel_tag
     from longca.lab.report.look.template import page_templates, static_text
 else:
@@ -43,6 +43,7 @@ __all__ = [
     "mask_drawings",
     "page_templates",
     "panel_tag",
+    "short_name",
     "static_text",
     "theme",
     "with_shared_styles",

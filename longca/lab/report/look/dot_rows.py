@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.lab.report.look.style import INK, MUTED, RULE
-from longca.lab.report.look.tags import panel_tag
+from longca.lab.report.look.style import INK, MUTED, POINTS, RULE
+from longca.lab.report.look.tags import panel_tag, rows_tag
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +27,7 @@ MARKED_ROW_IN = 0.24
 # percent: where `deviation_scale` is linear, and its marks
 DEVIATION = 10.0
 DEVIATIONS = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)
+LABEL_POINTS = 24.0  # width of a mark's label
 LINEAR = (1.0, 0.5)  # percent up to which a scale is linear, and the width of this part in decades
 
 
@@ -41,6 +42,7 @@ def strips(style: Style, names: Sequence[str], row_in: float) -> tuple[Canvas, A
         (left_in / style.width_in, 0.5 / height_in, width_in / style.width_in, rows_in / height_in)
     )
     name_strips(ax, style, names)
+    ax.set_gid(rows_tag())
     return canvas, ax
 
 
@@ -106,12 +108,22 @@ def percent_scale(
     """
     ax.set_xscale("symlog", linthresh=linear[0], linscale=linear[1])
     ax.set_xlim(ends)
-    shown = [mark for mark in marks if ends[0] <= mark < ends[1]]
+    shown = _apart(ax, [mark for mark in marks if ends[0] <= mark < ends[1]])
     ax.set_xticks(
         shown, [f"{mark:+g} %" if signed and mark else "0" if signed else f"{mark:g} %" for mark in shown]
     )
     ax.minorticks_off()
     ax.set_xlabel(label, color=MUTED[0], fontsize=8)
+
+
+def _apart(ax: Axes, marks: Iterable[float]) -> list[float]:
+    """Those of the marks whose labels have room beside each other, from zero outwards, in ascending order."""
+    kept: dict[float, float] = {}  # mark → its place in points
+    for mark in sorted(marks, key=abs):
+        place = float(ax.transData.transform((mark, 0.0))[0]) * POINTS / ax.figure.dpi
+        if all(abs(place - other) >= LABEL_POINTS for other in kept.values()):
+            kept[mark] = place
+    return sorted(kept)
 
 
 def deviation_scale(ax: Axes, label: str, values: pd.Series) -> None:
@@ -133,7 +145,7 @@ def marked_rows(style: Style, names: Sequence[str], legend: Legend, unit: str) -
         (left_in / style.width_in, 0.45 / height_in, width_in / style.width_in, rows_in / height_in)
     )
     style.clean(ax)
-    ax.set_gid(panel_tag(unit))
+    ax.set_gid(panel_tag(unit, is_rows=True))
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_yticks(range(len(names)), names, color=INK[0])
     ax.grid(axis="y", color=RULE[0], linewidth=0.5, linestyle=(0, (1, 3)))

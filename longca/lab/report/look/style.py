@@ -36,6 +36,7 @@ PICTURE = 12  # points for each line of the title: space for the drawing of the 
 CHAR_IN = 0.056  # mean width of a letter at 8 points
 SMALL_CHAR_IN = 0.054  # at 7 points for names
 LEAST_IN = 1.1  # width of a panel
+NARROW_IN = 4.95  # of drawings in windows of 390 px: as wide as their text at one px a point
 LABEL = 8.5  # distance in points of labels at the ends of lines
 DASHES = (0, (3, 2))
 Legend = list[tuple[str, dict[str, Any]]]
@@ -51,6 +52,7 @@ class Style:
         pictures: masks with drawings on the page, which precede their names.
         cells: cells with their own marks in figures with one mark for each cell; all if None.
         best: methods drawn in colour; the others are grey. All are coloured if it is empty.
+        width_in: inches.
     """
 
     methods: tuple[str, ...]
@@ -58,8 +60,12 @@ class Style:
     pictures: frozenset[str] = frozenset()
     cells: frozenset[str] | None = None
     best: tuple[str, ...] = ()
+    width_in: float = 11.0
 
-    width_in = 11.0
+    @property
+    def narrow(self) -> Style:
+        """The same style for windows of 390 px."""
+        return replace(self, width_in=NARROW_IN)
 
     @cached_property
     def _looks(self) -> dict[str, Look]:
@@ -84,8 +90,8 @@ class Style:
         return self._looks[method].marker
 
     def names_in(self, names: Iterable[str]) -> float:
-        """Space for the longest of these names to the left of a plot, at most half of its width."""
-        return min(0.3 + 0.075 * max(map(len, names), default=0), self.width_in / 2)
+        """Space for the longest of these names to the left of a plot, at most 56 % of its width."""
+        return min(0.15 + 0.062 * max(map(len, names), default=0), 0.56 * self.width_in)
 
     def canvas(self, height_in: float) -> Canvas:
         from matplotlib.figure import Figure

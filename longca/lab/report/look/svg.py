@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from xml.etree.ElementTree import Element
 
 from longca.lab.report.look.colours import css_colour
@@ -25,8 +25,9 @@ SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 FONT = "font-family"
 OWN = ("var(--k-", "var(--s-", "var(--spare-")  # the beginnings of methods' colours
 REFERENCES = (LINK, "href", "clip-path")
-# a tag without a class: its beginning, its style, its rest
-_STYLED = re.compile(r'(<(?![^>]* class=)[^>]*?) style="([^"]*)"([^>]*>)')
+# a tag with a style: its beginning, its style, its rest
+_STYLED = re.compile(r'(<[^>]*?) style="([^"]*)"([^>]*>)')
+_ROWS = re.compile(r' data-rows="([^"]*)"')
 TITLE_HEIGHT = 8  # of the letters of a title, beside which the mask is drawn
 
 
@@ -34,6 +35,16 @@ class Drawable(Protocol):
     """A figure of a page."""
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas: ...
+
+
+class PageDrawings(NamedTuple):
+    """The drawings of a page, with what they share."""
+
+    drawings: list[Inline]
+    rules: str
+    """of the classes in place of styles"""
+    rows: list[str]
+    """the rows of all marks of each group, by the number that is its `data-rows`"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,8 @@ class Inline:
     keys: list[Key]
     marks: tuple[str, ...] = ()
     """the rows of each mark (`data-rows`)"""
+    narrow_svg: str = ""
+    """the same drawing for narrow windows, of plots of dots in rows; "" for others"""
 
 
 def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
@@ -68,7 +81,7 @@ def inline(
     symbols `m-NAME`.
 
     Args:
-        name: a short unique name on the page.
+        name: begins the ids of this drawing alone on the page (`short_name`).
         label: a description of the drawing for screen readers.
         rows: cell → its row in the page's records, which replaces the cell id (`data-rows`).
         variables: method → CSS variable of its colour, for grey lines that light up.
@@ -92,7 +105,13 @@ def inline(
                 element, {**style_of(element), "--own": f"var(--{variables[element.attrib['data-method']]})"}
             )
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
-    return Inline(text_of(root), keys, tuple(marks))
+    has_rows = any("rows" in element.get("class", "").split() for element in root.iter("g"))
+    narrow = (
+        inline(figure, data, style.narrow, f"{name}n", label, rows, variables).svg
+        if has_rows and style != style.narrow
+        else ""
+    )
+    return Inline(text_of(root), keys, tuple(marks), narrow)
 
 
 def _drawn(figure: Drawable, data: pd.DataFrame, style: Style) -> tuple[Element, list[Key]]:
@@ -128,8 +147,10 @@ def _label(group: Element, tag: dict[str, Any]) -> Sequence[Key]:
         if tag["cells"]:
             group.set("data-cells", ",".join("+".join(ids) for ids in tag["cells"]))
     elif kind == "panel":
-        group.set("class", "panel")
+        group.set("class", "panel rows" if tag.get("rows") else "panel")
         group.set("data-panel", tag["title"])
+    elif kind == "rows":
+        group.set("class", "rows")
     elif kind == "title":
         group.set("class", "title")
         if tag["mask"]:
@@ -157,10 +178,17 @@ def _picture(title: Element, mask: str, shift: float) -> Element:
     )
 
 
+def short_name(number: int) -> str:
+    """The name of a page's drawing of this number: "A" to "Z", "AA" and so on. No other id of a page has
+    capitals."""
+    rest, letter = divmod(number, 26)
+    return (short_name(rest - 1) if rest else "") + chr(ord("A") + letter)
+
+
 def _rename_ids(root: Element, name: str) -> None:
-    """Ids that are short, since a page has thousands of uses, and unique on the page."""
+    """Ids that are short, since a page has thousands of uses, and unique on the page: "B12"."""
     old = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
-    new = {f"#{known}": f"#{name}-{number}" for number, known in enumerate(dict.fromkeys(old))}
+    new = {f"#{known}": f"#{name}{number}" for number, known in enumerate(dict.fromkeys(old))}
     for element in root.iter():
         if "id" in element.attrib:
             element.set("id", new[f"#{element.attrib['id']}"][1:])
@@ -181,6 +209,7 @@ def _theme(element: Element) -> None:
     style = {key: css_colour(value) for key, value in style.items()}
     if element.tag == "text" and style.get("fill", "").startswith(OWN):
         style["--own"] = style.pop("fill")
+        element.set("class", "own")
     set_style(element, style)
 
 
@@ -191,19 +220,33 @@ def _rows_of_mark(cells: list[str], rows: Mapping[str, int]) -> str:
     return "+".join(shown) + (f"/{len(cells)}" if shown and len(shown) < len(cells) else "")
 
 
-def with_shared_styles(drawings: Sequence[Inline]) -> tuple[list[Inline], str]:
-    """The drawings of a page with classes in place of styles that several elements have, and the rules of the
-    classes: a page has thousands of marks and few styles.
-
-    Styles with `--own` stay, since the page's style sheet and scripts read them there.
-    """
-    counts = Counter(match[2] for drawing in drawings for match in _STYLED.finditer(drawing.svg))
-    shared = [text for text, count in counts.items() if count > 1 and "--own" not in text]
-    names = {text: f"z{number}" for number, text in enumerate(shared)}
+def with_shared_styles(drawings: Sequence[Inline]) -> PageDrawings:
+    """The drawings of a page with classes in place of styles that several elements have, and with numbers in
+    place of their marks' rows: a page has thousands of marks and few styles, and only scripts read rows."""
+    texts = [text for drawing in drawings for text in (drawing.svg, drawing.narrow_svg)]
+    counts = Counter(match[2] for text in texts for match in _STYLED.finditer(text))
+    names = {
+        text: f"z{number}" for number, text in enumerate(text for text, count in counts.items() if count > 1)
+    }
+    rows: dict[str, int] = {}
 
     def named(match: re.Match[str]) -> str:
-        name = names.get(match[2])
-        return match[0] if name is None else f'{match[1]} class="{name}"{match[3]}'
+        tag, name = f"{match[1]}{match[3]}", names.get(match[2])
+        if name is None:
+            return match[0]
+        if ' class="' in tag:
+            return tag.replace(' class="', f' class="{name} ', 1)
+        return f'{match[1]} class="{name}"{match[3]}'
 
+    def numbered(match: re.Match[str]) -> str:
+        return f' data-rows="{rows.setdefault(match[1], len(rows))}"'
+
+    def lighter(svg: str) -> str:
+        return _ROWS.sub(numbered, _STYLED.sub(named, svg))
+
+    shared = [
+        replace(drawing, svg=lighter(drawing.svg), narrow_svg=lighter(drawing.narrow_svg))
+        for drawing in drawings
+    ]
     rules = "".join(f".{name}{{{text}}}" for text, name in names.items())
-    return [replace(drawing, svg=_STYLED.sub(named, drawing.svg)) for drawing in drawings], rules
+    return PageDrawings(shared, rules, list(rows))

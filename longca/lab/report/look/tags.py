@@ -34,9 +34,18 @@ def points_tag(method: str, cells: Iterable[str] = (), *, faint: bool = False) -
     return _tag("points", method=method, faint=faint, cells=[ids.split() for ids in cells])
 
 
-def panel_tag(title: str) -> str:
-    """A panel, which the page can enlarge under this title."""
-    return _tag("panel", title=title)
+def panel_tag(title: str, *, is_rows: bool = False) -> str:
+    """A panel, which the page can enlarge under this title.
+
+    Args:
+        is_rows: it is a plot of dots in rows (`longca.lab.report.look.dot_rows`).
+    """
+    return _tag("panel", title=title, rows=is_rows)
+
+
+def rows_tag() -> str:
+    """A plot of dots in rows that is no panel."""
+    return _tag("rows")
 
 
 def title_tag(mask: str = "", shift: float = 0.0) -> str:

@@ -44,8 +44,8 @@ def text_of(element: Element) -> str:
 
 
 def compact(root: Element) -> None:
-    """Shorten the drawing in place: one decimal, one path for equal bars, one style for equal marks, and no
-    groups without a meaning."""
+    """Shorten the drawing in place: one decimal, one path for equal bars, one style for equal marks, one
+    group for a method's line and its bars, and no groups without a meaning."""
     for element in root.iter():
         for name, value in element.attrib.items():
             element.set(name, _rounded(name, value))
@@ -88,13 +88,47 @@ def _rounded(name: str, value: str) -> str:
 
 
 def _outline(path: str) -> str:
-    """The same path with fewer letters: "M48.3 80.8L151.2 71.2"."""
+    """The same path with fewer letters: "M48.3 80.8l102.9-9.6H20V3"."""
+    words = [_short(word) for word in path.split()]
     parts: list[str] = []
-    for word in path.split():
-        number = _short(word)
-        separate = parts and not word.isalpha() and not number.startswith("-") and not parts[-1].isalpha()
-        parts += [" ", number] if separate else [number]
-    return "".join(parts)
+    at = ("", "")  # the current point, where it is known
+    index = 0
+    while index < len(words):
+        word = words[index]
+        point = (words[index + 1], words[index + 2]) if word in ("M", "L") else ("", "")
+        if word == "L" and at[0]:
+            parts += _line(at, point, parts)
+            index += 3
+        elif word in ("M", "L"):
+            parts += [word, *point]
+            index += 3
+        else:  # the end of a part, a curve, or one of its numbers
+            parts.append(word)
+            index += 1
+        at = point
+    return _written(parts)
+
+
+def _line(at: tuple[str, str], point: tuple[str, str], before: list[str]) -> list[str]:
+    """A line from one point to another one: upright, level, or by the distance where that is shorter."""
+    if at[0] == point[0]:
+        return ["V", point[1]]
+    if at[1] == point[1]:
+        return ["H", point[0]]
+    way = [_short(f"{float(there) - float(here):.1f}") for here, there in zip(at, point, strict=True)]
+    last = next((part for part in reversed(before) if part.isalpha()), "")
+    choices = [
+        [*(() if letter == last else letter), *numbers] for letter, numbers in (("l", way), ("L", point))
+    ]
+    return min(choices, key=lambda parts: len(_written(["0", *parts])))
+
+
+def _written(parts: list[str]) -> str:
+    """Letters and numbers as one text, with blanks only where they are needed."""
+    text = ""
+    for part in parts:
+        text += f" {part}" if text and not (part.isalpha() or part[0] == "-" or text[-1].isalpha()) else part
+    return text
 
 
 def _short_all(text: str) -> str:
@@ -118,15 +152,42 @@ def _prune(group: Element) -> None:
     children: list[Element] = []
     for child in group:
         _prune(child)
-        if child.tag == "g" and not child.attrib:
-            children += list(child)  # its parts, or nothing
-        elif children and _same_but_outline(children[-1], child):
-            children[-1].set("d", children[-1].attrib["d"] + child.attrib["d"])
-        else:
-            children.append(child)
+        # the parts of a group without a meaning, or nothing
+        for part in list(child) if child.tag == "g" and not child.attrib else [child]:
+            if (twin := _twin(children, part)) is not None:
+                twin.set("d", twin.attrib["d"] + part.attrib["d"])
+            elif children and _is_rest(children[-1], part):
+                children[-1].attrib |= part.attrib
+                children[-1].extend(part)
+            else:
+                children.append(part)
     group[:] = children
     if group.tag == "g":
         _share_style(group)
+
+
+def _twin(before: list[Element], path: Element) -> Element | None:
+    """The path before this one that differs from it only in its outline, if only labels and ticks lie between
+    them; None without one."""
+    for element in reversed(before):
+        if _same_but_outline(element, path):
+            return element
+        if element.tag not in ("text", "use"):
+            return None
+    return None
+
+
+def _is_rest(bars: Element, points: Element) -> bool:
+    """True for two groups of one method of which the first has no marks."""
+    groups = [{name: of.get(name) for name in ("class", "data-method", "style")} for of in (bars, points)]
+    is_points = str(groups[0]["class"]).startswith("points")
+    return (
+        bars.tag == points.tag == "g"
+        and is_points
+        and groups[0] == groups[1]
+        and "data-cells" not in bars.attrib
+        and next(bars.iter("use"), None) is None
+    )
 
 
 def _same_but_outline(element: Element, other: Element) -> bool:

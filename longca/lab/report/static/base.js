@@ -1,6 +1,5 @@
 // Parts of the page's script that the others use: elements, numbers, the records, and the address.
 const $ = (selector) => document.querySelector(selector);
-const parse = (id) => JSON.parse($(id).textContent);
 const element = (tag, attributes = {}, ...children) => {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -30,8 +29,20 @@ const fill = (template, texts) => {  // "" if a text outside of brackets is miss
 };
 
 
+// ---- the page's data, which are compressed
+const NO_DATA = "This browser cannot read the page's data: it has figures and tables, but no switches, tips and lists of records.";
+const read = async (holder) => {
+  const bytes = Uint8Array.from(atob(holder.textContent), (sign) => sign.charCodeAt(0));
+  return [holder.id, await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json()];
+};
+if (!globalThis.DecompressionStream) {
+  $("#notice").textContent = NO_DATA;
+  $("#notice").hidden = false;
+}
+const data = Object.fromEntries(await Promise.all([...document.querySelectorAll("script[type='application/zlib']")].map(read)));
+
 // ---- the records
-const facts = parse("#facts");
+const { facts } = data;
 const unpack = (pack) => {
   const values = pack.values || pack.text?.split("|");
   if (values) return (row) => values[row];
@@ -42,7 +53,7 @@ const objects = (packed, count) => {  // [{column: value}] of packed columns
   const columns = Object.entries(packed).map(([name, pack]) => [name, unpack(pack)]);
   return Array.from({ length: count }, (_, row) => Object.fromEntries(columns.map(([name, value]) => [name, value(row)])));
 };
-const records = objects(parse("#data"), facts.count);
+const records = objects(data.data, facts.count);
 for (const record of records) record.cell_id = record.anchor.split("-")[0];
 const icon = (status) => {
   const made = element("span", { class: `chip s-${status}` });

@@ -1,6 +1,6 @@
 // The first picture: switches, the heat map of one setting, and the ranking of one of its masks.
-if ($("#views")) {
-  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, sentences, foot_tip: footTip, caption, copy_link: copyLink, show_label: showLabel, default: usual } = parse("#views");
+if (data.views) {
+  const { masks, names, methods, views, switches, shows, states, reasons, lost_tip: lostTip, not_asked: notAsked, sentences, foot_tip: footTip, caption, copy_link: copyLink, show_label: showLabel, default: usual } = data.views;
   const broken = (name) => name.split("_").flatMap((part, index) => (index ? ["_", element("wbr"), part] : [part]));
   const SWITCHES = Object.fromEntries(switches.map((entry) => [entry.name, entry]));
   const initial = () => ({ ...usual, mask: masks.indexOf(usual.mask), show: shows[0][0] });

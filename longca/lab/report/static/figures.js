@@ -1,5 +1,5 @@
 // Live figures: tips on points, the way to their records, legends that hide and light up lines, and enlarged panels.
-const merged = parse("#merged");  // points of several cells, or of some that are not here
+const { merged } = data;  // points of several cells, or of some that are not here
 const mergedTexts = new Map(objects(merged.columns, merged.marks.length).map((texts, index) => [merged.marks[index], texts]));
 const textsOf = (point) => mergedTexts.get(point.key) || records[point.rows[0]];
 const told = (point) => {
@@ -22,7 +22,7 @@ const pointsOf = (svg) => {
   const points = [];
   for (const group of svg.querySelectorAll(".points[data-rows]")) {
     const marks = [...group.querySelectorAll("use")];
-    group.dataset.rows.split(",").forEach((rows, index) => {
+    facts.rows[group.dataset.rows].split(",").forEach((rows, index) => {
       const here = rows.split("/")[0];  // "3+7/50": two of the point's 50 cells are on the page
       if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), key: rows, rows: here.split("+").map(Number), x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
     });
@@ -106,22 +106,21 @@ const alive = (box) => {
 const light = (svg, name) => {
   for (const group of svg.querySelectorAll(".points")) group.classList.toggle("under", group.dataset.method === name);
 };
-const legend = (box, svg) => {  // entries that hide their lines, and light them up
+const legend = (box) => {  // entries that hide their lines, and light them up
+  const drawings = [...box.querySelectorAll("svg[role=img]")];
   for (const key of box.querySelectorAll("button.key")) {
     const name = key.dataset.method;
     key.addEventListener("click", () => {
       const on = key.getAttribute("aria-pressed") !== "true";
       key.setAttribute("aria-pressed", String(on));
-      for (const group of svg.querySelectorAll(".points")) if (group.dataset.method === name) group.classList.toggle("off", !on);
+      for (const svg of drawings) for (const group of svg.querySelectorAll(".points")) if (group.dataset.method === name) group.classList.toggle("off", !on);
     });
-    for (const [event, lit] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]]) key.addEventListener(event, () => light(svg, lit ? name : null));
+    for (const [event, lit] of [["pointerenter", true], ["focus", true], ["pointerleave", false], ["blur", false]]) key.addEventListener(event, () => { for (const svg of drawings) light(svg, lit ? name : null); });
   }
 };
 for (const figure of document.querySelectorAll("figure")) {
-  const svg = figure.querySelector("svg[role=img]"), box = figure.querySelector(".drawing");
-  if (!svg || !box) continue;
-  alive(box);
-  legend(figure, svg);
+  for (const box of figure.querySelectorAll(".drawing")) alive(box);
+  legend(figure);
 }
 
 // ---- one panel, enlarged
@@ -157,7 +156,7 @@ const enlarge = (panel, svg) => {
     mark.setAttribute("transform", `translate(${x * (1 - size)} ${y * (1 - size)}) scale(${size})`);
   }
   alive(room);
-  legend(room, copy);
+  legend(room);
 };
 $("#large").addEventListener("click", (event) => { if (event.target === $("#large")) $("#large").close(); });
 $("#large").addEventListener("close", hide);

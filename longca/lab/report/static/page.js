@@ -22,3 +22,4 @@ document.addEventListener("click", (event) => {  // links within the page keep t
 for (const table of document.querySelectorAll("table")) reach(table);
 addEventListener("hashchange", () => follow());
 follow(true);
+document.documentElement.classList.add("live");  // its data were read after it was loaded
