@@ -1,10 +1,12 @@
 """The chooser asks for GPU, corpus and window apart; masks that have none are in the map of each."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from longca.lab.report.build import build
+from longca.lab.report.content.packing import page_data
 from longca.lab.report.decide.script import described, switches
 from longca.lab.report.decide.views import Decision, decision
 from longca.lab.report.series import short_labels
@@ -100,7 +102,8 @@ def test_kinds_of_masks_are_apart_where_a_page_asks_for_it() -> None:
 def test_the_page_asks_for_a_gpu_where_there_are_two(tmp_path: Path, gpus: tuple[str, ...]) -> None:
     records = [entry for gpu in gpus for entry in both("causal", gpu)]
     text = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
-    assert ('["NVIDIA H100 80GB HBM3","H100"]' in text) == (len(gpus) > 1)
+    switches = json.dumps(page_data(text, "views"), separators=(",", ":"))
+    assert ('["NVIDIA H100 80GB HBM3","H100"]' in switches) == (len(gpus) > 1)
 
 
 def test_titles_have_short_names_of_gpus_where_these_stay_distinct():

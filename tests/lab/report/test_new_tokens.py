@@ -1,5 +1,7 @@
 """Cells of new tokens after a context are never ranked with square ones, and say what they are."""
 
+import json
+
 import pytest
 
 from longca.core.errors import UserError
@@ -8,6 +10,7 @@ from longca.lab.bench.run.scores import Score, Scoreboard
 from longca.lab.claims.rows import NO_ROLE, ROLE, prepared
 from longca.lab.ranking.table import standings
 from longca.lab.report.build import build
+from longca.lab.report.content.packing import page_data
 from longca.lab.report.decide.choice import answer, question_of
 from longca.lab.report.decide.script import described, switches
 from longca.lab.report.decide.views import decision
@@ -97,7 +100,8 @@ def test_claims_leave_them_out(table):
 def test_the_page_says_both_lengths(records, tmp_path):
     build(records, [], tmp_path / "report.html", study_title="t")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "128 new tokens" in text and "--new-tokens {new}" in text
+    data = json.dumps([page_data(text, name) for name in ("data", "facts", "views")])
+    assert "128 new tokens" in text + data and "--new-tokens {new}" in text + data
 
 
 def test_tables_of_older_records_are_square():
