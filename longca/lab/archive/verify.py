@@ -15,6 +15,7 @@ from longca.lab.archive import manifest, provenance
 from longca.lab.archive.page import page_files
 from longca.lab.archive.project import MEASURED, PLUGINS
 from longca.lab.archive.provenance import PageMaker, Provenance
+from longca.lab.report.content import is_same_page
 from longca.lab.store import LoadedRows, RecordTable, UnusableFile, load_rows
 from longca.lab.store.text import plural
 from longca.lab.studies import load_study
@@ -142,7 +143,8 @@ def _records(facts: Provenance, loaded: LoadedRows) -> Check:
 
 
 def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: LoadedRows) -> Check:
-    """Rebuild page, figures and tables and compare bytes; if they differ, name the versions that differ."""
+    """Rebuild page, figures and tables and compare bytes, of compressed data what they hold; if they differ,
+    name the versions that differ."""
     if obstacle := _obstacle(folder, listed, HARDWARE):
         return Check("page", False, f"cannot be rebuilt: {HARDWARE} {obstacle}")
     lists = [
@@ -176,11 +178,11 @@ def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loade
 
 def _holds(folder: Path, listed: dict[str, str], path: str, content: bytes) -> bool:
     file = folder / path
-    return (
-        not _obstacle(folder, listed, path)
-        and file.stat().st_size == len(content)
-        and file.read_bytes() == content
-    )
+    if _obstacle(folder, listed, path):
+        return False
+    if file.suffix == ".html":
+        return is_same_page(file.read_bytes(), content)
+    return file.stat().st_size == len(content) and file.read_bytes() == content
 
 
 def _causes(then: PageMaker, now: PageMaker) -> Iterator[str]:

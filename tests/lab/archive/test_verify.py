@@ -1,7 +1,10 @@
 """A bundle is checked: what is whole passes, each kind of change is named."""
 
+import base64
 import json
+import re
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,25 @@ def test_a_changed_page_is_found_behind_good_hashes(folder):
     checked = checks(folder)
     assert checked["files"].passed and checked["records"].passed and not checked["page"].passed
     assert "report.html" in checked["page"].detail and "were changed" in checked["page"].differences[0]
+
+
+@pytest.mark.usefixtures("page_is_made")
+def test_a_page_whose_data_another_zlib_compressed_is_the_same(folder):
+    page = folder / "measured/report.html"
+    kept = page.read_text(encoding="utf-8")
+
+    def compressed_less(match: re.Match[str]) -> str:
+        content = zlib.decompress(base64.b64decode(match[2]))
+        return match[1] + base64.b64encode(zlib.compress(content, 1)).decode()
+
+    other = re.sub(r'(<script type="application/zlib" id="[a-z]+">)([^<]*)', compressed_less, kept)
+    assert other != kept
+    page.write_text(other, encoding="utf-8")
+    rehash(folder)
+    assert checks(folder)["page"].passed
+    page.write_text(re.sub(r'(id="facts">)[^<]*', r"\1eJwDAAAAAAE=", other), encoding="utf-8")
+    rehash(folder)
+    assert not checks(folder)["page"].passed
 
 
 @pytest.mark.usefixtures("page_is_made")

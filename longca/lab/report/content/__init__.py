@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from longca.lab.report.content import decided, method_notes
     from longca.lab.report.content.blanks import NOT_ASKED, Blank, Outcomes, words_text
     from longca.lab.report.content.decided import Decided
-    from longca.lab.report.content.packing import compressed, page_data, script_json, unpacked
+    from longca.lab.report.content.packing import compressed, is_same_page, page_data, script_json, unpacked
     from longca.lab.report.content.page import Frame, fields_of
     from longca.lab.report.content.record_layout import FILTERS, PICK, templates
 else:
@@ -25,6 +25,7 @@ __all__ = [
     "compressed",
     "decided",
     "fields_of",
+    "is_same_page",
     "method_notes",
     "page_data",
     "script_json",
