@@ -133,7 +133,8 @@ test-images-all: setup
 .PHONY: containers lock-containers images test-images test-images-all
 
 # pages that are made from the code and from the committed records: the architecture page, the settings' schema, the reference, the
-# pictures of the masks, the README's heat map, its sentence on fixed orders; last the numbers in sentences, some of which are those of the tables before them
+# pictures of the masks, the README's heat map and its sentence on fixed orders, rates of new tokens; last the numbers in sentences, some
+# of which are those of the tables before them
 docs: setup
 	python -m tools.architecture
 	python -m tools.schema

@@ -27,7 +27,7 @@ RECORDS = ROOT / "reports/h200/deterministic.parquet"
 README = ROOT / "README.md"
 PAGE = ROOT / "docs/results/h200/fixed-order.md"
 OWN = "band"
-COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples", "deterministic")))
+COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "deterministic")))
 
 
 @dataclass(frozen=True)

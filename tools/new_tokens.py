@@ -43,9 +43,9 @@ def rates(records: Path = RECORDS) -> pd.DataFrame:
     """TFLOP/s of each kernel (columns) in each case (rows: mask, tokens, new tokens)."""
     rows, _ = load_columns([records], tuple(dict.fromkeys((*OF_RANKING, "new_tokens"))))
     rows = rows[counted(rows) & (rows.status == "ok") & (rows.kind == "kernel")]
-    rates = rows.pivot_table(index=["mask", "seqlen", "new_tokens"], columns="method", values=RATE)
-    rates.attrs["device"] = short_device(rows.device.iloc[0])
-    return rates
+    table = rows.pivot_table(index=["mask", "seqlen", "new_tokens"], columns="method", values=RATE)
+    table.attrs["device"] = short_device(rows.device.iloc[0])
+    return table
 
 
 def block(rates: pd.DataFrame) -> str:

@@ -298,11 +298,11 @@ class WorkForecast:
         return shares
 
     def _share_times(self, plan: Plan, chunk: HeadChunk, head_rank: int) -> _ShareTimes:
-        share, call, device = chunk.heads.ranks[head_rank], self._call, self._device
-        kernels, throttle = kernels_s(plan, len(share.q), len(share.local_kv), call, device)
-        times = kernels + _passes_s(plan, share.q, share.kv, call, device, packs=self._packs)
+        share = chunk.heads.ranks[head_rank]
+        kernels, throttle = kernels_s(plan, len(share.q), len(share.local_kv), self._call, self._device)
+        times = kernels + _passes_s(plan, share.q, share.kv, self._call, self._device, packs=self._packs)
         if self._work.mesh.heads > 1:
-            times[:, 0] += _packing_s(self._work, chunk, head_rank, call, device)
+            times[:, 0] += _packing_s(self._work, chunk, head_rank, self._call, self._device)
         return _ShareTimes(times, throttle, (plan.step_areas > 0).sum(axis=1))
 
 

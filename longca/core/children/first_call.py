@@ -72,9 +72,11 @@ def _reason(call: Callable[[], object]) -> str:
     ended = 0
     status = 0
     num_printed = 0
+    poll = select.poll()  # for descriptors of any number
+    poll.register(reader, select.POLLIN)
     try:
         while not ended and time.monotonic() < deadline and num_printed <= MOST_PRINTED:
-            select.select([reader], [], [], TICK_SECONDS)
+            poll.poll(1e3 * TICK_SECONDS)
             ended, status = os.waitpid(pid, os.WNOHANG)
             with suppress(BlockingIOError):  # all that was printed so far is read
                 while num_printed <= MOST_PRINTED and (content := os.read(reader, CHUNK_BYTES)):

@@ -73,6 +73,13 @@ def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
     return "; ".join(f"on {device} {_counts(of_device, thing)}" for device, of_device in of_devices.items())
 
 
+def place_text(standings: Mapping[Any, Standing], place: str) -> str:
+    """Where each case was judged, as a continuation: ", each at the longest length that two or more ran"."""
+    if any(case.is_compared for case in standings.values()):
+        return f", each at the {place} that two or more ran"
+    return f", each at its {place}" if standings else ""
+
+
 def uncompared_text(methods: Iterable[str]) -> str:
     """Tells that there is no comparison of these methods: "only band ran"."""
     names = sorted(set(methods))

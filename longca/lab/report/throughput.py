@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from longca.lab.report.contract import Figure
-from longca.lab.report.findings import at_largest, leaders_text, standings_of
+from longca.lab.report.findings import at_largest, leaders_text, place_text, standings_of
 from longca.lab.report.rates import draw_rates, rate_points
 
 if TYPE_CHECKING:
@@ -35,14 +35,8 @@ class Throughput(Figure):
     def title(self, data: pd.DataFrame) -> str:
         chosen = at_largest(standings_of(data, ["mask_label", "setting", "seqlen"]))
         judged = {key: case for key, (_, case) in chosen.items()}
-        where = (
-            ", each at the longest length that two or more ran"
-            if any(case.is_compared for case in judged.values())
-            else ", each at its longest length"
-            if judged
-            else ""
-        )
-        return f"{self.word}: {leaders_text(judged, 'panel' if data.detail.any() else 'mask')}{where}"
+        leaders = leaders_text(judged, "panel" if data.detail.any() else "mask")
+        return f"{self.word}: {leaders}{place_text(judged, 'longest length')}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data, style)

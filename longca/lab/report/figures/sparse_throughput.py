@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from longca.core import format_length
 from longca.lab.report.contract import Figure
-from longca.lab.report.findings import at_largest, leaders_text, standings_of
+from longca.lab.report.findings import at_largest, leaders_text, place_text, standings_of
 from longca.lab.report.rates import RATE, draw_rates
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points, rankable
 
@@ -53,14 +53,8 @@ class SparseThroughput(Figure):
         chosen = at_largest(standings_of(data, ["mask", "detail", "density"]))
         at = f" at {format_length(int(data.seqlen.iloc[0]))}" if data.seqlen.nunique() == 1 else ""
         judged = {key: case for key, (_, case) in chosen.items()}
-        where = (
-            ", each at the highest density that two or more ran"
-            if any(case.is_compared for case in judged.values())
-            else ", each at its highest density"
-            if judged
-            else ""
-        )
-        return f"Block-sparse{at}: {leaders_text(judged, 'panel')}{where}"
+        leaders = leaders_text(judged, "panel")
+        return f"Block-sparse{at}: {leaders}{place_text(judged, 'highest density')}"
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(

@@ -231,9 +231,10 @@ def with_shared_styles(drawings: Sequence[Inline]) -> PageDrawings:
     rows: dict[str, int] = {}
 
     def named(match: re.Match[str]) -> str:
-        tag, name = f"{match[1]}{match[3]}", names.get(match[2])
+        name = names.get(match[2])
         if name is None:
             return match[0]
+        tag = f"{match[1]}{match[3]}"
         if ' class="' in tag:
             return tag.replace(' class="', f' class="{name} ', 1)
         return f'{match[1]} class="{name}"{match[3]}'
