@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -289,6 +290,28 @@ def test_packages_are_installed_before_those_of_the_machines_torch_are_seen(monk
     monkeypatch.setattr(setup, "make_environment", lambda: None)
     setup.make()
     assert seen == [False, True] and other.read_text() == f"{tmp_path / 'site'}\n"
+
+
+def test_its_size_is_told_while_pip_removes_folders(monkeypatch, tmp_path):
+    """It was "cannot be written" when an older package's folder went between two looks at it."""
+    monkeypatch.setattr(setup, "VENV", tmp_path)
+    (tmp_path / "kept").write_bytes(bytes(2_000_000))
+    done = threading.Event()
+
+    def replace() -> None:
+        while not done.is_set():
+            for number in range(40):
+                (tmp_path / f"package{number}" / "part").mkdir(parents=True)
+            for number in range(40):
+                shutil.rmtree(tmp_path / f"package{number}")
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        assert {setup.megabytes() for _ in range(300)} == {2}
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_the_torch_of_another_index_needs_a_lock(installed, monkeypatch, capsys, tmp_path):

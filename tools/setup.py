@@ -14,11 +14,13 @@ This file must be readable to Python 3.6, so that an old Python can say what is 
 no annotation that it evaluates.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -255,11 +257,14 @@ def install(what: str, size: str, *arguments: str) -> dict:
 
 
 def megabytes() -> int:
-    """That .venv takes on disk."""
-    return round(
-        sum(path.lstat().st_size for path in VENV.rglob("*") if path.is_file() and not path.is_symlink())
-        / 1e6
-    )
+    """That .venv takes on disk. pip removes files and folders meanwhile: what is gone counts nothing."""
+    size = 0
+    for folder, _, names in os.walk(str(VENV)):  # leaves out a folder that it cannot list
+        for name in names:
+            with contextlib.suppress(OSError):
+                status = os.lstat(os.path.join(folder, name))
+                size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return round(size / 1e6)
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,9 @@
 """The command `longca clean`: removes what was made from records, and on demand the records."""
 
+import contextlib
+import os
+import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -107,16 +109,15 @@ def _there(folder: Path, names: tuple[str, ...]) -> list[Path]:
     return [folder / name for name in names if (folder / name).exists()]
 
 
-def _files(path: Path) -> Iterator[Path]:
-    return (
-        (file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
-        if path.is_dir()
-        else iter([path])
-    )
-
-
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in _files(path))
+    """Bytes of a file or of a folder's files. What another process removes meanwhile counts nothing."""
+    size = 0
+    for folder, _, names in os.walk(path) if path.is_dir() else [(path.parent, [], [path.name])]:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = Path(folder, name).lstat()
+                size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return size
 
 
 def _remove(path: Path) -> None:
