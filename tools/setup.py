@@ -262,7 +262,7 @@ def megabytes() -> int:
     for folder, _, names in os.walk(str(VENV)):  # leaves out a folder that it cannot list
         for name in names:
             with contextlib.suppress(OSError):
-                status = os.lstat(os.path.join(folder, name))
+                status = Path(folder, name).lstat()
                 size += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return round(size / 1e6)
 
