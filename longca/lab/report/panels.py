@@ -9,7 +9,7 @@ import numpy as np
 
 from longca.lab.report.findings import leaders
 from longca.lab.report.look.style import MUTED, POINTS
-from longca.lab.report.look.tags import panel_tag, title_tag
+from longca.lab.report.look.tags import title_tag
 from longca.lab.report.series import join, mask_order, short_labels
 from longca.lab.store.text import number
 
@@ -73,7 +73,7 @@ def draw_panels(
     seconds = short_labels(map(str, data.detail))
     joined = [rows[x].nunique() >= FEWEST_FOR_LINES for _, rows in panels]
     canvas, axes = style.panels(
-        len(panels),
+        [join(str(name), str(second), unit) for (name, second), _ in panels],
         per_row=min(per_row, MOST_LABELLED) if labels else per_row,
         title_lines=lines,
         title_chars=max(map(len, seconds.values())),
@@ -84,7 +84,6 @@ def draw_panels(
     ticks = _ticks(sorted(data[x].unique()), 4, x_log)
     for ax, ((name, second), rows), is_joined in zip(axes, panels, joined, strict=True):
         style.title(ax, str(name), seconds[str(second)], lines, mask=str(name))
-        ax.set_gid(panel_tag(join(str(name), str(second), unit)))
         scale.apply(ax)
         if x_log:
             ax.set_xscale("log", base=2)

@@ -4,28 +4,13 @@ import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
 from longca.lab.report.figures.cp_throughput import _by_tokens
-from longca.lab.report.look.colours import (
-    FAINT,
-    HEAT,
-    KERNELS,
-    MARKERS,
-    MUTED,
-    SPARE,
-    STRATEGIES,
-    looks,
-    text_colour,
-    theme,
-)
-from longca.lab.report.look.style import Style, spread
+from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import draw, inline
-from longca.lab.report.look.tree import compact, parsed
 from longca.lab.store.table import derived
 from tests.helpers.records import gpu_study, quick_study, record
 
@@ -175,89 +160,6 @@ def test_odd_names_lose_no_figure_and_no_mark(name, odd):
     assert {group.get("data-method") for group in groups} <= set(methods)
 
 
-def test_of_many_methods_the_best_have_colours():
-    chosen = [
-        entry
-        for entry in gpu_study()
-        if entry.cell.mask in ("full", "causal") and entry.cell.num_kv_heads == 8
-    ]
-    figure = Registry("figure").load("throughput_forward")
-    data = figure.data(derived(chosen))
-    methods = tuple(sorted(set(data.method)))
-    drawing = inline(figure, data, Style(methods, on_page=True), "fig", "")
-    kinds = {key.label: key.kind for key in drawing.keys if key.kind != "sign"}
-    assert set(kinds) == set(methods) == {"naive", "sdpa", "flex", "fa2", "fa3", "cudnn", "flashmask"}
-    assert {label for label, kind in kinds.items() if not kind} == {"fa3", "cudnn", "flex", "flashmask"}, (
-        "the four that are fastest"
-    )
-    for group in ElementTree.fromstring(drawing.svg).iter("g"):
-        if "points" in group.get("class", ""):
-            look = (
-                "var(--faint)" if kinds[group.get("data-method")] else f"var(--k-{group.get('data-method')})"
-            )
-            assert look in ElementTree.tostring(group, "unicode")
-    assert FAINT[0] in draw(figure, data, Style(methods))
-
-
-def test_numbers_of_a_drawing_are_short_and_shares_exact():
-    root = parsed(
-        '<svg xmlns="http://www.w3.org/2000/svg"><!-- no --><g id="a"><g id="b"/></g>'
-        '<path d="M 10.123 -0.04 \nL -3.96 4 z" style="opacity: 0.55; stroke-width: 0.84"/>'
-        '<text transform="rotate(-0 1.23 4)"> a 1.234 </text></svg>'
-    )
-    compact(root)
-    group, path, text = root
-    assert path.get("d") == "M10.1 0L-4 4z" and path.get("style") == "opacity: 0.55; stroke-width: 0.8"
-    assert text.text == " a 1.234 " and not text.attrib and group.attrib == {"id": "a"}
-
-
-def test_two_values_of_x_are_not_joined():
-    own = quick_study()[0].cell
-    figure = Registry("figure").load("throughput_forward")
-
-    def lines(*lengths):
-        data = figure.data(derived([record(own.model_copy(update={"seqlen": length})) for length in lengths]))
-        drawing = inline(figure, data, Style(METHODS, on_page=True), "fig", "").svg
-        groups = [
-            group for group in ElementTree.fromstring(drawing).iter("g") if group.get("class") == "points"
-        ]
-        return [
-            path
-            for group in groups
-            for path in group
-            if path.tag == "path" and set("LlH") & set(path.attrib["d"])
-        ]
-
-    assert not lines(1024, 2048) and len(lines(1024, 2048, 4096)) == 1
-
-
-def test_a_sign_keeps_its_colour_and_its_words():
-    class Drawing:
-        def draw(self, data, style):
-            canvas = style.canvas(1)
-            style.legend(
-                canvas, [("counted, 1/2", {"color": HEAT[0]}), ("failed", {"color": MUTED[0], "marker": "x"})]
-            )
-            return canvas
-
-    drawing = inline(Drawing(), derived([]), Style((), on_page=True), "fig", "")
-    assert [(key.label, key.marker, key.kind, key.colour) for key in drawing.keys] == [
-        ("counted, 1/2", "", "sign", "var(--heat)"),
-        ("failed", "x", "sign", ""),
-    ]
-
-
-def test_a_panel_shows_its_mask():
-    figure = Registry("figure").load("throughput_forward")
-    own = quick_study()[0].cell
-    data = figure.data(derived([record(own), record(own.model_copy(update={"seqlen": 1024}))]))
-    with_it, without = (
-        inline(figure, data, Style(METHODS, on_page=True, pictures=frozenset(pictures)), "fig", "").svg
-        for pictures in (["full"], [])
-    )
-    assert '<use href="#m-full" ' in with_it and "#m-" not in without
-
-
 @pytest.mark.parametrize("name", FIGURES)
 def test_it_takes_a_study_without_its_data_and_one_of_a_single_cell(name):
     figure = Registry("figure").load(name)
@@ -325,13 +227,6 @@ def test_ranks_are_compared_with_as_many_tokens(lengths, details):
     assert all(detail in text for detail in details)
 
 
-def test_names_have_room(quick):
-    assert (
-        Style(METHODS).names_in(["a" * 30]) > Style(METHODS).names_in(["a"]) > Style(METHODS).names_in([]) > 0
-    )
-    assert Style(METHODS).names_in(["a" * 99]) == pytest.approx(0.56 * 11)
-
-
 def test_a_density_axis(quick):
     data = Registry("figure").load("sparse_throughput").data(quick)
     assert sorted(set(data.density)) == [0.2, 0.5] and set(data.seqlen) == {2048}
@@ -375,141 +270,6 @@ def test_memory_is_compared_where_the_most_methods_ran():
     ), title
 
 
-def test_panels_are_wide_enough_for_their_subtitles():
-    figure = Registry("figure").load("sparse_throughput")
-    data = figure.data(derived(quick_study()))
-    few = draw(figure, data, Style(METHODS))
-    long = data.assign(detail=data.detail + " and so much more that no other panel fits beside it" * 2)
-    many = draw(figure, long, Style(METHODS))
-    height = [float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)', text)[1]) for text in (few, many)]
-    assert height[1] > 1.5 * height[0]
-
-
-def test_each_name_has_one_look_whatever_else_is_there():
-    alone = looks(["fa3"])
-    together = looks([*KERNELS, *(f"{name}+fa3" for name in STRATEGIES), "unknown"])
-    assert alone["fa3"] == together["fa3"] and looks(["unknown"])["unknown"] == together["unknown"]
-    assert len({look.colour for look in together.values()}) == len(together), "never one colour for two"
-    assert {look.marker for method, look in together.items() if method.endswith("+fa3")} == {
-        alone["fa3"].marker
-    }
-    assert {look.variable for look in together.values()} <= {name for name, _, _ in theme().values()}
-    assert {marker for _, _, marker in KERNELS.values()} <= MARKERS.keys()
-
-
-def test_unknown_names_take_spare_colours_of_their_own():
-    names = [f"mine_{index}" for index in range(len(SPARE))]
-    styles = looks(names)
-    assert len({look.colour for look in styles.values()}) == len(SPARE) and styles == looks(names[::-1])
-    assert len(looks([*names, "one_more"])) == len(SPARE) + 1
-
-
-def test_every_kernel_and_strategy_of_the_package_has_a_colour():
-    ranked = {name for name in Registry("kernel", []).names() if not name.startswith(AS_RELEASED)}
-    assert ranked == KERNELS.keys() and set(Registry("strategy", []).names()) == STRATEGIES.keys()
-
-
-def luminance(colour: str) -> float:
-    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
-
-
-def contrast(first: float, other: float) -> float:
-    return (max(first, other) + 0.05) / (min(first, other) + 0.05)
-
-
-def mixed(colour: str, other: str, share: float) -> str:
-    """`share` of the one colour and the rest of the other, in sRGB."""
-    pairs = [(int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)]
-    return "#" + "".join(f"{round(share * first + (1 - share) * second):02x}" for first, second in pairs)
-
-
-def oklab(colour: str) -> np.ndarray:
-    """Lightness and two axes of hue, in which equal distances look alike."""
-    channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    cones = np.cbrt(
-        np.array([[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]])
-        @ linear
-    )
-    return (
-        np.array([[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]])
-        @ cones
-    )
-
-
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize(
-    "together",
-    [
-        ("band", "vsa", "fa2_sparse", "flashinfer", "flex", "flex_flash", "fa4", "cudnn_bsa", "cudnn_flex"),
-        ("band", "naive", "sdpa", "fa2", "fa3", "fa4", "cudnn", "cudnn_graph", "flex", "flashmask"),
-    ],
-)
-def test_kernels_of_one_study_look_different(together, dark):
-    for first, other in itertools.combinations(together, 2):
-        assert np.linalg.norm(oklab(KERNELS[first][dark]) - oklab(KERNELS[other][dark])) > 0.07, (
-            first,
-            other,
-        )
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_colours_stand_out_from_their_ground(dark):
-    grounds = {name: (light, night) for name, light, night in theme().values()}
-    ground = luminance(grounds["ground"][dark])
-    for name, pair in grounds.items():
-        is_line = name.startswith(("k-", "s-", "spare-")) or name == "faint"
-        if is_line or name in ("ink", "muted", "bad"):
-            assert contrast(luminance(pair[dark]), ground) >= (3.0 if is_line else 4.5), name
-        if is_line and name != "faint":  # as text it is mixed with ink: figures.css
-            assert contrast(luminance(mixed(pair[dark], grounds["ink"][dark], 0.7)), ground) >= 4.5, name
-
-
-def test_text_can_be_read_on_any_ground():
-    for ground in (
-        "#000000",
-        "#ffffff",
-        *(f"#{level:02x}{level:02x}{level:02x}" for level in range(100, 140)),
-    ):
-        assert contrast(luminance(text_colour(ground)), luminance(ground)) >= 4.5, ground
-
-
-@pytest.mark.parametrize(
-    ("wanted", "places"),
-    [
-        ([], []),
-        ([10.0, 40.0], [10.0, 40.0]),
-        ([20.0, 21.0, 50.0], [16.5, 24.5, 50.0]),  # those too close move apart around their mean
-        ([58.0, 59.0, 60.0], [44.0, 52.0, 60.0]),
-        ([0.0, 1.0], [0.0, 8.0]),  # and stay between the edges
-        ([20.0, 27.0, 34.0], [19.0, 27.0, 35.0]),
-        ([10.0, 10.0, 22.0], [6.0, 14.0, 22.0]),
-    ],
-)
-def test_labels_beside_ends_of_lines_keep_their_distance(wanted: list[float], places: list[float]):
-    assert spread(wanted, 8.0, 60.0) == pytest.approx(places)
-
-
-def test_a_spread_that_its_marker_hides_is_not_drawn():
-    points = pd.DataFrame(
-        {
-            "x": [1.0, 2.0],
-            "value": [50.0, 50.0],
-            "low": [49.9, 30.0],
-            "high": [50.1, 50.0],
-            "cell_ids": ["a", "b"],
-        }
-    )
-    ax = Style(("fa3",)).panels(1, per_row=2, title_lines=1, title_chars=4, legend=[])[1][0]
-    ax.set_xlim(0, 3)
-    ax.set_ylim(0, 100)
-    Style(("fa3",)).line(ax, "fa3", points, "x")
-    (bars,) = ax.collections
-    assert [segment.tolist() for segment in bars.get_segments()] == [[[2.0, 30.0], [2.0, 50.0]]]
-
-
 @pytest.mark.parametrize(
     "name", ["throughput_forward", "throughput_backward", "sparse_throughput", "memory", "energy"]
 )
@@ -551,17 +311,14 @@ def test_marks_of_an_axis_have_room_in_narrow_windows(quick):
     assert len(places) > 2 and all(b - a >= 24 for a, b in itertools.pairwise(places))
 
 
-@pytest.mark.parametrize(
-    ("outline", "short"),
-    [
-        ("M 36 138.2 L 155.6 138.2 ", "M36 138.2H155.6"),
-        ("M 88.25 67.6 L 88.21 64.2 ", "M88.2 67.6V64.2"),
-        ("M 42.4 90.6 L 57.7 74.6 L 72.9 65.2 ", "M42.4 90.6l15.3-16 15.2-9.4"),
-        ("M 0 0 L 1 1 z L 2 3 ", "M0 0l1 1zL2 3"),
-        ("M 0 1.6 C 0.4 1.6 0.8 1.5 1.1 1.1 z ", "M0 1.6C0.4 1.6 0.8 1.5 1.1 1.1z"),
-    ],
-)
-def test_outlines_have_few_letters(outline, short):
-    root = parsed(f'<svg xmlns="http://www.w3.org/2000/svg"><path d="{outline}"/></svg>')
-    compact(root)
-    assert root[0].get("d") == short
+def test_panels_move_in_narrow_windows(quick):
+    """A drawing has its panels once; a standalone file knows nothing of windows."""
+    figure = Registry("figure").load("throughput_forward")
+    data = figure.data(quick)
+    drawing = inline(figure, data, Style(METHODS, on_page=True), "A", "")
+    panels = [group for group in ElementTree.fromstring(drawing.svg).iter("g") if group.get("data-panel")]
+    moved = [group for group in panels if "--y" in group.get("style", "")]
+    assert len(panels) > len(moved) > 0 and drawing.narrow_size.width < drawing.narrow_size.full_width
+    assert "--y" not in draw(figure, data, Style(METHODS)) and "shift" not in draw(
+        figure, data, Style(METHODS)
+    )

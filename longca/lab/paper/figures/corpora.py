@@ -89,10 +89,11 @@ class Corpora(PaperFigure):
         return "; ".join(parts)
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-
         panels = [(corpus, what) for corpus in dict.fromkeys(data.corpus) for what in ("documents", "tokens")]
         legend = [("counted", {"color": MUTED[0]}), ("drawn", {"color": HEAT[0]})]
-        canvas, axes = style.panels(len(panels), per_row=2, title_lines=2, legend=legend)
+        canvas, axes = style.panels(
+            [f"{corpus}, share of {what}" for corpus, what in panels], per_row=2, title_lines=2, legend=legend
+        )
         for ax, (corpus, what) in zip(axes, panels, strict=True):
             rows = data.loc[data.corpus == corpus]
             style.title(

@@ -9,7 +9,7 @@ from longca.core import format_length
 from longca.lab.paper.analysis.power import VALUES, power, values_finding
 from longca.lab.paper.analysis.select import grouped
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.report.look import GROUND, MUTED, panel_tag
+from longca.lab.report.look import GROUND, MUTED
 from longca.lab.report.series import DIRECTIONS, join
 
 if TYPE_CHECKING:
@@ -58,13 +58,15 @@ class Power(PaperFigure):
             ("without a pause", {"color": MUTED[0], "linestyle": "", "marker": "o"}),
             ("alone", {"color": MUTED[0], "linestyle": "", "marker": "o", "markerfacecolor": "none"}),
         ]
-        canvas, axes = style.panels(len(panels), per_row=4, panel_in=PANEL_IN, title_lines=2, legend=legend)
+        titles = [
+            f"{direction} {seqlen} {mask} {setting}" for (direction, seqlen, mask, setting), _ in panels
+        ]
+        canvas, axes = style.panels(titles, per_row=4, panel_in=PANEL_IN, title_lines=2, legend=legend)
         clocks = data.clock_mhz.astype(float) / MHZ
         for ax, ((direction, seqlen, mask, setting), rows) in zip(axes, panels, strict=True):
             style.title(
                 ax, f"{DIRECTIONS[direction]}, {format_length(int(seqlen))}", join(str(mask), str(setting)), 2
             )
-            ax.set_gid(panel_tag(f"{direction} {seqlen} {mask} {setting}"))
             _panel(ax, style, rows)
             ax.set_xlim(float(clocks.min()) - 0.05, float(clocks.max()) + 0.08)
         return canvas

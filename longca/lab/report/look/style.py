@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longca.lab.report.look.colours import BAD, FAINT, GROUND, INK, MUTED, RULE, css_colour, looks
-from longca.lab.report.look.tags import Key, legend_tag, points_tag, title_tag
+from longca.lab.report.look.grid import NARROW_IN, POINTS, panel_grid
+from longca.lab.report.look.tags import Key, legend_tag, panel_tag, points_tag, title_tag
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from longca.lab.report.look.colours import Look
+    from longca.lab.report.look.grid import PanelGrid
 
 RC: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -31,12 +33,7 @@ RC: dict[Any, Any] = {
     "text.parse_math": False,
 }
 __all__ = ["BAD", "FAINT", "GROUND", "INK", "MUTED", "RULE", "Style", "spread"]
-POINTS = 72  # an inch
 PICTURE = 12  # points for each line of the title: space for the drawing of the mask
-CHAR_IN = 0.056  # mean width of a letter at 8 points
-SMALL_CHAR_IN = 0.054  # at 7 points for names
-LEAST_IN = 1.1  # width of a panel
-NARROW_IN = 4.95  # of drawings in windows of 390 px: as wide as their text at one px a point
 LABEL = 8.5  # distance in points of labels at the ends of lines
 DASHES = (0, (3, 2))
 Legend = list[tuple[str, dict[str, Any]]]
@@ -100,7 +97,7 @@ class Style:
 
     def panels(
         self,
-        count: int,
+        titles: Sequence[str],
         *,
         per_row: int = 5,
         panel_in: float = 1.35,
@@ -109,9 +106,10 @@ class Style:
         label_chars: int = 0,
         legend: Legend,
     ) -> tuple[Canvas, list[Axes]]:
-        """`count` panels of equal size below a legend.
+        """Panels of equal size below a legend.
 
         Args:
+            titles: of the panels, under which the page enlarges them.
             per_row: panels in a row at most.
             panel_in: height of one panel's axes.
             title_chars: length of the longest subtitle, which fits into the width of a panel.
@@ -119,33 +117,33 @@ class Style:
                 panel.
             legend: as `legend_of` makes it.
         """
-        room = SMALL_CHAR_IN * label_chars + 0.06 if label_chars else 0.0
-        top = 0.17 + self.legend_in(legend)
-        bottom = 0.3
-        left = 0.5
-        gap_x = 0.38 + room
-        gap_y = 0.38 + 0.17 * title_lines
-        right = 0.1 + room
-        at_most = max(
-            int(
-                (self.width_in - left - right + gap_x) / (max(CHAR_IN * title_chars - room, LEAST_IN) + gap_x)
-            ),
-            1,
+        grid = panel_grid(
+            len(titles),
+            self.width_in,
+            per_row=per_row,
+            panel_in=panel_in,
+            above_in=self.legend_in(legend),
+            title_lines=title_lines,
+            title_chars=title_chars,
+            label_chars=label_chars,
         )
-        columns = min(_fullest(count, per_row), max(count, 1), at_most)
-        rows = -(-count // columns)
-        height = top + bottom + rows * panel_in + (rows - 1) * gap_y + 0.17 * title_lines + 0.06
-        canvas = self.canvas(height)
-        width = min((self.width_in - left - right - (columns - 1) * gap_x) / columns, 3.2)
+        canvas = self.canvas(grid.height_in)
         axes = []
-        for index in range(count):
-            row, column = divmod(index, columns)
-            x = left + column * (width + gap_x)
-            y = height - top - 0.17 * title_lines - 0.06 - (row + 1) * panel_in - row * gap_y
-            ax = canvas.add_axes((x / self.width_in, y / height, width / self.width_in, panel_in / height))
+        for index, title in enumerate(titles):
+            x, y = grid.corner(index)
+            base = grid.height_in - y - grid.panel_in
+            ax = canvas.add_axes(
+                (
+                    x / self.width_in,
+                    base / grid.height_in,
+                    grid.width_in / self.width_in,
+                    grid.panel_in / grid.height_in,
+                )
+            )
             self.clean(ax)
+            ax.set_gid(panel_tag(title, shift=grid.shift(index) if self.on_page else (0.0, 0.0)))
             axes.append(ax)
-        self.legend(canvas, legend)
+        self.legend(canvas, legend, grid.narrow if self.on_page else None)
         return canvas, axes
 
     def clean(self, ax: Axes) -> None:
@@ -311,14 +309,15 @@ class Style:
             return 0.0
         return 0.22 * -(-len(legend) // self._legend_columns(legend))
 
-    def legend(self, canvas: Canvas, legend: Legend) -> None:
-        """Draw the legend along the upper edge; for the page only record its entries."""
+    def legend(self, canvas: Canvas, legend: Legend, narrow: PanelGrid | None = None) -> None:
+        """Draw the legend along the upper edge; for the page only record its entries, and the size of the
+        drawing in narrow windows if its panels have places there."""
         if self.on_page:
             keys = [
                 Key(label, look.get("marker", ""), self._kind(label), self._colour_of_sign(label, look))
                 for label, look in legend
             ]
-            canvas.set_gid(legend_tag(keys))
+            canvas.set_gid(legend_tag(keys, narrow.size if narrow else None))
             return
         from matplotlib.lines import Line2D
 
@@ -351,11 +350,6 @@ class Style:
     def _legend_columns(self, legend: Legend) -> int:
         widest = max((len(label) for label, _ in legend), default=1)
         return max(int((self.width_in - 0.5) / (0.45 + 0.085 * widest)), 1)
-
-
-def _fullest(count: int, most: int) -> int:
-    """The number of columns with the fewest empty cells in the last row; the larger number on a tie."""
-    return min(range(most, max(most - 2, 1), -1), key=lambda columns: -count % columns)
 
 
 def spread(wanted: list[float], gap: float, most: float) -> list[float]:

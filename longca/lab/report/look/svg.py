@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 FONT = "font-family"
 OWN = ("var(--k-", "var(--s-", "var(--spare-")  # the beginnings of methods' colours
+SHIFT = "data-shift"  # of a panel in narrow windows: x and y in points
 REFERENCES = (LINK, "href", "clip-path")
 # a tag with a style: its beginning, its style, its rest
 _STYLED = re.compile(r'(<[^>]*?) style="([^"]*)"([^>]*>)')
@@ -47,6 +48,16 @@ class PageDrawings(NamedTuple):
     """the rows of all marks of each group, by the number that is its `data-rows`"""
 
 
+class NarrowSize(NamedTuple):
+    """The size in narrow windows of a drawing whose panels move there: each by its style's `--x` and `--y`.
+    All in points."""
+
+    width: float
+    height: float
+    full_width: float
+    """of the drawing in other windows"""
+
+
 @dataclass(frozen=True)
 class Inline:
     """A drawing as an element of the page, with its legend."""
@@ -57,6 +68,7 @@ class Inline:
     """the rows of each mark (`data-rows`)"""
     narrow_svg: str = ""
     """the same drawing for narrow windows, of plots of dots in rows; "" for others"""
+    narrow_size: NarrowSize | None = None
 
 
 def draw(figure: Drawable, data: pd.DataFrame, style: Style) -> str:
@@ -86,7 +98,7 @@ def inline(
         rows: cell → its row in the page's records, which replaces the cell id (`data-rows`).
         variables: method → CSS variable of its colour, for grey lines that light up.
     """
-    root, keys = _drawn(figure, data, style)
+    root, legend = _drawn(figure, data, style)
     for sheet in [part for part in root.findall("defs") if part.find("style") is not None]:
         root.remove(sheet)  # the page's own has the same rules
     _rename_ids(root, name)
@@ -104,17 +116,30 @@ def inline(
             set_style(
                 element, {**style_of(element), "--own": f"var(--{variables[element.attrib['data-method']]})"}
             )
+        if shift := element.attrib.pop(SHIFT, ""):
+            x, y = shift.split()
+            set_style(element, {**style_of(element), "--x": f"{x}px", "--y": f"{y}px"})
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
+    if legend.narrow_size:
+        root.set("preserveAspectRatio", "xMinYMin")  # with the panels moved it is higher than its box
     has_rows = any("rows" in element.get("class", "").split() for element in root.iter("g"))
     narrow = (
         inline(figure, data, style.narrow, f"{name}n", label, rows, variables).svg
         if has_rows and style != style.narrow
         else ""
     )
-    return Inline(text_of(root), keys, tuple(marks), narrow)
+    size = legend.narrow_size and NarrowSize(*legend.narrow_size, float(root.attrib["viewBox"].split()[2]))
+    return Inline(text_of(root), legend.keys, tuple(marks), narrow, size)
 
 
-def _drawn(figure: Drawable, data: pd.DataFrame, style: Style) -> tuple[Element, list[Key]]:
+class _Legend(NamedTuple):
+    """What the page shows around a drawing."""
+
+    keys: list[Key]
+    narrow_size: tuple[float, float] | None
+
+
+def _drawn(figure: Drawable, data: pd.DataFrame, style: Style) -> tuple[Element, _Legend]:
     """The figure's elements, and its legend if the page shows it."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -127,18 +152,18 @@ def _drawn(figure: Drawable, data: pd.DataFrame, style: Style) -> tuple[Element,
             out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
     root = parsed(out.getvalue())
-    keys: list[Key] = []
+    legend = _Legend([], None)
     for element in list(root.iter()):
         text_style = style_of(element)
         if FONT in text_style:
             set_style(element, {**text_style, FONT: SANS})
         if element.tag == "g" and "id" in element.attrib:
-            keys += _label(element, read_tag(element.attrib.pop("id")))
+            legend = _label(element, read_tag(element.attrib.pop("id"))) or legend
     compact(root)
-    return root, keys
+    return root, legend
 
 
-def _label(group: Element, tag: dict[str, Any]) -> Sequence[Key]:
+def _label(group: Element, tag: dict[str, Any]) -> _Legend | None:
     """Give a group what its tag says, as attributes. Returns the legend if it has that."""
     kind = tag.get("kind")
     if kind == "points":
@@ -149,6 +174,8 @@ def _label(group: Element, tag: dict[str, Any]) -> Sequence[Key]:
     elif kind == "panel":
         group.set("class", "panel rows" if tag.get("rows") else "panel")
         group.set("data-panel", tag["title"])
+        if any(tag["shift"]):
+            group.set(SHIFT, " ".join(f"{points:.1f}" for points in tag["shift"]))
     elif kind == "rows":
         group.set("class", "rows")
     elif kind == "title":
@@ -156,8 +183,8 @@ def _label(group: Element, tag: dict[str, Any]) -> Sequence[Key]:
         if tag["mask"]:
             group.insert(0, _picture(group, tag["mask"], tag["shift"]))
     elif kind == "legend":
-        return [Key(**key) for key in tag["keys"]]
-    return ()
+        return _Legend([Key(**key) for key in tag["keys"]], tuple(tag["size"]) if tag["size"] else None)
+    return None
 
 
 def _picture(title: Element, mask: str, shift: float) -> Element:

@@ -34,13 +34,14 @@ def points_tag(method: str, cells: Iterable[str] = (), *, faint: bool = False) -
     return _tag("points", method=method, faint=faint, cells=[ids.split() for ids in cells])
 
 
-def panel_tag(title: str, *, is_rows: bool = False) -> str:
+def panel_tag(title: str, *, is_rows: bool = False, shift: tuple[float, float] = (0.0, 0.0)) -> str:
     """A panel, which the page can enlarge under this title.
 
     Args:
         is_rows: it is a plot of dots in rows (`longca.lab.report.look.dot_rows`).
+        shift: how far it moves in narrow windows, in points (x, y).
     """
-    return _tag("panel", title=title, rows=is_rows)
+    return _tag("panel", title=title, rows=is_rows, shift=shift)
 
 
 def rows_tag() -> str:
@@ -58,9 +59,13 @@ def title_tag(mask: str = "", shift: float = 0.0) -> str:
     return _tag("title", mask=mask, shift=shift)
 
 
-def legend_tag(keys: Iterable[Key]) -> str:
-    """The entries of the legend, for a page, which shows them itself."""
-    return _tag("legend", keys=[vars(key) for key in keys])
+def legend_tag(keys: Iterable[Key], size: tuple[float, float] | None = None) -> str:
+    """The entries of the legend, for a page, which shows them itself.
+
+    Args:
+        size: width and height in points in narrow windows, of a drawing whose panels move there.
+    """
+    return _tag("legend", keys=[vars(key) for key in keys], size=size)
 
 
 def read_tag(group_id: str) -> dict[str, Any]:

@@ -24,36 +24,38 @@ const pointsOf = (svg) => {
     const marks = [...group.querySelectorAll("use")];
     facts.rows[group.dataset.rows].split(",").forEach((rows, index) => {
       const here = rows.split("/")[0];  // "3+7/50": two of the point's 50 cells are on the page
-      if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel"), key: rows, rows: here.split("+").map(Number), x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
+      if (marks[index] && rows) points.push({ mark: marks[index], group, panel: group.closest(".panel") ?? svg, key: rows, rows: here.split("+").map(Number), x: Number(marks[index].getAttribute("x")), y: Number(marks[index].getAttribute("y")) });
     });
   }
   return points;
 };
+const within = (event, panel) => new DOMPoint(event.clientX, event.clientY).matrixTransform(panel.getScreenCTM().inverse());  // panels move in narrow windows
 const alive = (box) => {
   const svg = box.querySelector("svg[role=img]"), points = pointsOf(svg);
   if (!points.length) return;
+  const panels = [...new Set(points.map((point) => point.panel))];
   box.setAttribute("role", "group");
   box.setAttribute("aria-label", "Points of the figure: arrows go from one to the next, Enter opens its record, plus enlarges its panel");
   const ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
   for (const [name, value] of Object.entries({ r: 6, class: "ring", visibility: "hidden" })) ring.setAttribute(name, value);
-  svg.append(ring);
   let at = null;
   const go = (point) => {
     at = point;
     ring.setAttribute("visibility", point ? "visible" : "hidden");
     for (const group of svg.querySelectorAll(".points.under")) group.classList.remove("under");
     if (!point) { hide(); return; }
+    point.panel.append(ring);
     ring.setAttribute("cx", point.x);
     ring.setAttribute("cy", point.y);
     light(svg, point.group.dataset.method);
     show(told(point), ring.getBoundingClientRect());
   };
   const visible = (point) => !point.group.matches(".off, .unpicked");
-  const local = (event) => new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
   const nearest = (event) => {
-    const { x, y } = local(event), reach = 12;
+    const reach = 12, places = new Map(panels.map((panel) => [panel, within(event, panel)]));
     let best = null, least = reach * reach;
     for (const point of points) {
+      const { x, y } = places.get(point.panel);
       const away = (point.x - x) ** 2 + (point.y - y) ** 2;
       if (away < least && visible(point)) [best, least] = [point, away];
     }
@@ -78,13 +80,13 @@ const alive = (box) => {
   box.addEventListener("click", (event) => {
     const found = nearest(event);
     if (found) open(found);
-    else if (box.matches(".drawing")) enlarge(panelAt(svg, local(event)), svg);
+    else if (box.matches(".drawing")) enlarge(panelAt(svg, event), svg);
   });
   box.addEventListener("focusout", leave);
   box.addEventListener("keydown", (event) => {
     const shown = points.filter(visible);
     if (event.key === "Enter" && at) open(at);
-    if (event.key === "+" && at?.panel && box.matches(".drawing")) enlarge(at.panel, svg);
+    if (event.key === "+" && at?.panel.matches(".panel") && box.matches(".drawing")) enlarge(at.panel, svg);
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step || !shown.length) return;
     event.preventDefault();
@@ -125,8 +127,8 @@ for (const figure of document.querySelectorAll("figure")) {
 
 // ---- one panel, enlarged
 const frame = (panel) => panel.getBBox();
-const panelAt = (svg, { x, y }) => [...svg.querySelectorAll(".panel")].find((panel) => {
-  const box = frame(panel);
+const panelAt = (svg, event) => [...svg.querySelectorAll(".panel")].find((panel) => {
+  const box = frame(panel), { x, y } = within(event, panel);
   return x >= box.x && x <= box.x + box.width && y >= box.y && y <= box.y + box.height;
 });
 const enlarge = (panel, svg) => {
