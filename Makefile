@@ -1,6 +1,7 @@
 # make report   measure config/studies/$(STUDY).yaml, or the file STUDY=….yaml, on this machine and build its page
 # make paper    the whole study's page, with every figure, table and verdict, from the committed records or from RUNS="…"; no GPU, a minute
 # make test     a few honest cases of everything: minutes
+# make test-long  whole runs, compilers, browsers and groups of ranks: as long again, and also part of what a change must pass
 # make test-all every case, the slow ones included: an hour. Nothing that needs a cluster or builds an image
 # make test-images, test-images-all  builds the CPU image and measures in it; the Hopper image as well
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root; in the CPU image, too
@@ -19,7 +20,7 @@ ARGS ?=
 NOTED ?= python -m tools.checks $@ $(if $(strip $(filter-out --save,$(ARGS)) $(filter-out 100,$(KILLS))),part,whole) --
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: report paper test test-all test-chaos test-commands test-wheel test-slurm test-slurm-all setup lint dry-run lock docs clean
+.PHONY: report paper test test-long test-all test-chaos test-commands test-wheel test-slurm test-slurm-all setup lint dry-run lock docs clean
 
 # a study's name reaches commands as it is: neither make nor the shell runs what is between its backticks or in $$()
 unexport STUDY
@@ -34,6 +35,9 @@ paper: setup
 
 test: setup
 	@python -m pytest $(ARGS)
+
+test-long: setup
+	@python -m pytest -m 'long and not slow' $(ARGS)
 
 # random tests take as many examples as they name, not a part of them. A browser and minisign are installed where
 # that is possible: without them some tests are skipped, and docs/results/checks.md keeps its row

@@ -19,7 +19,7 @@ case " $SLOW " in *" $1 "*) sleep 60 ;; esac
 TARGETS = {
     "tests": ["test"],
     "cluster": ["test-images", "test-slurm"],
-    "pages": ["lint", "test-wheel", "test-commands", "paper", "dry-run"],
+    "pages": ["lint", "test-long", "test-wheel", "test-commands", "paper", "dry-run"],
 }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from benchmarks.cp.cells import OWN
@@ -58,6 +59,7 @@ def a_leak(comm: Comm) -> dict[str, int]:
     return actual
 
 
+@pytest.mark.long
 def test_no_mask_leaks_a_leak_is_seen_and_the_face_has_the_bits_of_a_cell(tmp_path: Path):
     first, _ = on_ranks(both_tables, 2, tmp_path)
     lines = list(csv.DictReader((tmp_path / "cp_leaks.csv").open()))

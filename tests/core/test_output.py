@@ -24,6 +24,7 @@ def size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())
 
 
+@pytest.mark.long
 def test_a_flood_is_cut_at_its_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LONGCA_LIMIT_LOG_MIB", "2")
     output = Output(tmp_path / "worker.log")

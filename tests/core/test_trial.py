@@ -46,6 +46,7 @@ def _with_trials(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LONGCA_LIMIT_PLUGIN_SECONDS", "8")
 
 
+@pytest.mark.long
 def test_whatever_an_import_does_the_others_are_loaded(plugins: Path, capsys: pytest.CaptureFixture[str]):
     for name, (text, _) in IMPORTS.items():
         (plugins / "kernels" / f"{name}.py").write_text(text)

@@ -80,6 +80,7 @@ def all_ways(comm: Comm) -> dict[tuple[str, str], dict[str, Any]]:
     return results
 
 
+@pytest.mark.long
 def test_gradients_are_those_without_checkpointing():
     for results in on_ranks(all_ways, 2):
         for case in CASES:

@@ -26,6 +26,8 @@ from tests.helpers.cp import programs
 from tests.helpers.cp.programs import RIGHT, Call, Program, run, whole
 from tests.helpers.cp.ranks import on_ranks
 
+pytestmark = pytest.mark.long
+
 MEET = Call("meet")
 FORWARD = Call("forward")
 OTHER = Call("forward", mask=1)

@@ -18,6 +18,8 @@ PROGRAM = """
 import json, os, socket, sys
 import psutil, torch, torch.distributed as dist
 import longca
+
+pytestmark = pytest.mark.long
 torch.manual_seed(0)
 if sys.argv[2]:  # gloo takes the address of the host's name: here one that others reach
     socket.sethostname(sys.argv[2])

@@ -77,6 +77,7 @@ def results(step: int) -> tuple[dict[Case, list[dict]], dict[Cell, Result]]:
     return dict(zip(cases, map(list, parts), strict=True)), dict(zip(CELLS, of_ranks[0][1], strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("step", "case"),
     [

@@ -14,6 +14,8 @@ from examples.finetune_packed import Options, batch_of, train
 from longca.cp.comm.backend import Comm
 from tests.helpers.cp.ranks import on_ranks
 
+pytestmark = pytest.mark.long
+
 FEW = Options(tokens=128, steps=3, device="cpu")
 COMPOSED = {2: replace(FEW, fsdp=True), 4: replace(FEW, fsdp=True, tensor_parallel=2, strategy="ring_p2p")}
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.helpers.support import ROOT
 
+pytestmark = pytest.mark.long
+
 TEXT = (ROOT / "docs/guide/training/composition.md").read_text(encoding="utf-8")
 COMMANDS = "".join(re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL)).splitlines()
 TRAIN, PREFILL = (

@@ -11,6 +11,8 @@ from examples.prefill import Options, prefill
 from longca.cp.comm.backend import Comm
 from tests.helpers.cp.ranks import on_ranks
 
+pytestmark = pytest.mark.long
+
 ONE = Options(tokens=120, head_dim=16)
 DOCUMENTS = replace(ONE, documents=(50, 1, 69))
 CHUNKED = [

@@ -15,6 +15,8 @@ from longca.cp.api.planning import MaskPlanner, _key
 from longca.cp.comm.backend import Comm
 from tests.helpers.cp.ranks import on_ranks
 
+pytestmark = pytest.mark.long
+
 TINY = Options(tokens=64, head_dim=8, layers=2, device="cpu")
 SHORT = replace(TINY, tokens=3)  # some ranks have no tokens
 COMPOSED = {

@@ -53,6 +53,7 @@ def test_it_is_refused_in_one_line_or_can_be_used(folder: Path, place: tuple[str
     assert len(load(folder / "records.parquet").records) == len(load(folder / "records.json").records) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 25))]
 )

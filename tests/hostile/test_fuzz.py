@@ -88,6 +88,7 @@ def test_sites(folder: Path, text: bytes):
     usable(lambda: load_site(folder / "site.yaml", {}).measuring_job(2))
 
 
+@pytest.mark.long
 @fuzz(config_file("hardware.yaml").partition("- name: H100 NVL")[0].partition("\n\n")[2])
 def test_hardware(folder: Path, text: bytes):
     (folder / "hardware.yaml").write_bytes(text)

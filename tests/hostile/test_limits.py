@@ -156,6 +156,7 @@ EXPECTED = {name: expected for name, (_, expected) in STUDIES.items()} | {
 }
 
 
+@pytest.mark.long
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_it_is_refused_at_little_cost(answers: dict[str, tuple[str, int, float]], name: str):

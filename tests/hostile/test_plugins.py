@@ -19,6 +19,8 @@ from tests.helpers.support import ROOT
 HOSTILE = """
 import ctypes, os, signal, sys, time
 from longca.kernels.backends.naive import Naive, NaivePrepared
+
+pytestmark = pytest.mark.long
 WHERE, WHAT, WHO = os.environ["HOSTILE"].split(":")
 IS_WORKER = "longca.lab.bench.workers.worker" in sys.orig_argv
 class Odd(BaseException): pass

@@ -27,6 +27,8 @@ from tests.helpers.records import gpu_study, record
 from tests.helpers.support import examples
 from tools import verified_tables
 
+pytestmark = pytest.mark.long
+
 ODD: list[Any] = [
     None,
     -1,

@@ -52,6 +52,7 @@ def test_tiles_off_the_diagonal_need_no_test() -> None:
     assert part[0, 8].all() and not full[0, 8].any()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 @pytest.mark.parametrize("part", ["flashmask"])
 @pytest.mark.timeout(1200)  # it may wait for the process that works for all parts

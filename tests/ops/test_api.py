@@ -84,6 +84,7 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_compiles_for_hopper() -> None:
     """One build of each kernel that is written for it, in one process for all. Those of Triton's own language
     run in the interpreter."""

@@ -8,6 +8,8 @@ import pytest
 
 from tools.pages import ROOT
 
+pytestmark = pytest.mark.long
+
 
 def run(*arguments: str) -> str:
     command = [sys.executable, "-m", "tests.ops.gluon", "tests.ops.hopper_emulated", *arguments]

@@ -17,7 +17,10 @@ from longca.masks import build_mask
 from tests.helpers.support import ROOT
 from tests.ops.triton_versions import PINNED, environment_with
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here"),
+]
 USUAL = ("3.7.1", "3.9.0")  # of torch 2.13 and 2.15; 3.6.0 is the locked one's, and 3.8.0 lies between
 EACH = [version if version in USUAL else pytest.param(version, marks=pytest.mark.slow) for version in PINNED]
 

@@ -24,6 +24,7 @@ SITES = {
 }
 
 
+@pytest.mark.long
 def test_every_link_of_every_page_leads_somewhere() -> None:
     every = pages()
     assert {".md", ".html", ".ipynb"} == {page.suffix for page in every} and len(every) > 60

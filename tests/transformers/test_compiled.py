@@ -11,6 +11,8 @@ from tests.transformers.models import batch, model, restarting, step
 
 import longca.transformers  # noqa: F401  # isort: skip
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_compiled() -> Iterator[None]:

@@ -13,6 +13,8 @@ import tests.transformers.models  # noqa: F401  (skips without Transformers)
 from longca.masks import build_mask
 from tests.helpers.support import ROOT
 
+pytestmark = pytest.mark.long
+
 TEXT = (ROOT / "docs/guide/training/in-trainers-hands.md").read_text(encoding="utf-8")
 COMMANDS = [
     line.partition("#")[0].strip()

@@ -15,6 +15,8 @@ from tests.transformers.models import VOCABULARY, assert_equal, batch, model, re
 import longca.transformers  # isort: skip
 from longca.core.errors import UserError  # isort: skip
 
+pytestmark = pytest.mark.long
+
 FAMILIES = {
     "llama": "auto",
     "mistral": "ring_p2p",

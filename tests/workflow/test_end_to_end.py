@@ -44,6 +44,7 @@ def started(arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_whole_dag_goes_on_after_a_kill_and_then_has_nothing_to_do(dag: list[str], tmp_path: Path):
     folder = tmp_path / "results" / "tiny"
     first = started(dag)

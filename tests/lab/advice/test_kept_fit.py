@@ -11,6 +11,8 @@ from longca.lab.store.load import load
 from longca.lab.studies.fitting import fit_records
 from tests.helpers.committed import committed
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def store(tmp_path, monkeypatch) -> CellStore:

@@ -103,6 +103,7 @@ def test_predictions_never_pass_for_measurements():
     )
 
 
+@pytest.mark.long
 def test_the_command_tells_them_and_refuses_others():
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "longca", "claims", "--predicted", *arguments]

@@ -19,6 +19,8 @@ from longca.lab.store.rows.load import load_rows
 from longca.lab.studies.config import Config
 from tests.helpers.archive import DIGEST
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.slow
 def test_the_same_study_gives_the_same_bytes(study, study_file, results, bundle, tmp_path):

@@ -19,6 +19,8 @@ from longca.lab.archive.verify import verify
 from longca.lab.store.rows.load import load_rows
 from tests.helpers.archive import rehash
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def made_again(bundle) -> dict[str, bytes]:

@@ -22,6 +22,8 @@ import torch.distributed
 
 from longca.kernels.backends.naive import Naive, NaivePrepared
 
+pytestmark = pytest.mark.long
+
 
 class _Prepared(NaivePrepared):
     def forward(self, q, k, v):

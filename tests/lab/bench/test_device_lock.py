@@ -44,6 +44,8 @@ run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", 
 WORKFLOW = """
 import os, subprocess, sys
 from longca.lab.bench.run.ending import VARIABLE, this_process
+
+pytestmark = pytest.mark.long
 os.environ[VARIABLE] = this_process()
 subprocess.run(["bash", "-c", 'set -e; "$@"; true', "bash", *sys.argv[1:]])
 """

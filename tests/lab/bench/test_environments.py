@@ -18,6 +18,8 @@ from longca.lab.studies.grid import Grid, Measure
 from longca.lab.studies.study import Study
 from tests.lab.store.test_environments import INSTALLED, LOADED, environment, listings
 
+pytestmark = pytest.mark.long
+
 MEASURE = Measure(warmup=0, repeats=3, max_seconds=1, timeout_s=60)
 STUDY = Study(
     name="tiny",

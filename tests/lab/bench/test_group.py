@@ -13,6 +13,8 @@ from longca.lab.bench.workers.pool import Pool
 from tests.helpers.bench.misbehaving import MEASURE, cp_cell
 from tests.lab.bench.test_worker import is_running
 
+pytestmark = pytest.mark.long
+
 START_S = 30.0  # of two processes on a busy machine: not part of the time that a failure may take
 GRACE_S = 0.5
 

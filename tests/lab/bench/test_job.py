@@ -25,6 +25,8 @@ from tests.helpers.support import ROOT
 from tests.lab.bench.test_runner import workers_of
 from tests.lab.bench.test_worker import wait_until_gone
 
+pytestmark = pytest.mark.long
+
 TORCHRUN = [
     sys.executable,
     "-m",

@@ -307,6 +307,7 @@ def test_a_strategy_that_keeps_its_result_is_wrong(cheats: Pool, direction: str)
     assert cheats.measure(cp_cell("ulysses", direction=direction), MEASURE).outcome.status == "ok"
 
 
+@pytest.mark.long
 def test_a_judge_that_dies_is_replaced(cheats: Pool) -> None:
     assert cheats._judge is not None
     cheats._judge.kill()
@@ -314,6 +315,7 @@ def test_a_judge_that_dies_is_replaced(cheats: Pool) -> None:
     assert cheats.measure(cp_cell("ulysses", seqlen=40), MEASURE).outcome.status == "ok"
 
 
+@pytest.mark.long
 def test_a_user_s_kernel_can_be_kept_apart_from_its_rivals(
     cheats: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

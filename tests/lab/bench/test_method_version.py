@@ -124,6 +124,7 @@ def test_covers_packages_on_the_way() -> None:
     assert "__init__.py" not in _files()  # it holds the release's number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "cell",
     [

@@ -26,6 +26,8 @@ from longca.lab.studies.record import Record
 from longca.lab.studies.study import Study, load_study
 from tests.helpers.bench.misbehaving import MEASURE, kernel_cell
 
+pytestmark = pytest.mark.long
+
 RULES = PlayoffRules(max_rounds=12, max_seconds=5.0, own_files=True)
 STUDY = """
 measure: {warmup: 1, repeats: 3, timeout_s: 60}

@@ -19,6 +19,8 @@ from longca.lab.studies.outcome import Unsupported
 from tests.helpers.bench.misbehaving import HOARD_BYTES, MEASURE, cp_cell, kernel_cell
 from tests.lab.bench.test_worker import is_running, wait_until_gone
 
+pytestmark = pytest.mark.long
+
 
 def pids(pool: Pool) -> list[int]:
     return [rank.process.pid for group in pool._groups.values() for rank in group.ranks]

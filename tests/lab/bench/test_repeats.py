@@ -18,6 +18,8 @@ from longca.lab.studies.playoff.repeats import RepeatRules
 from longca.lab.studies.record import Node, Record
 from longca.lab.studies.study import Study
 
+pytestmark = pytest.mark.long
+
 STUDY = Study(
     name="twice",
     repeats={"least": 3, "most": 3},

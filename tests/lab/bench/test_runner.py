@@ -259,6 +259,7 @@ def workers_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.long
 def test_kill_9_loses_at_most_the_cell_in_flight(plugins, tmp_path, store):
     cells = [("slow", seqlen) for seqlen in range(8, 18)]
     first = start_run(tmp_path, cells)

@@ -152,6 +152,7 @@ def test_a_signal_without_a_name_is_no_crash(tmp_path: Path) -> None:
     end([worker])
 
 
+@pytest.mark.long
 def test_threads_where_the_system_does_not_say_which_cores_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does on Linux alone."""
     monkeypatch.delattr(os, "sched_getaffinity")

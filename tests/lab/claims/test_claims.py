@@ -79,6 +79,7 @@ def test_every_claim_has_records_that_flip_it():
     assert CASES.keys() == CLAIMS.keys()
 
 
+@pytest.mark.long
 def test_the_records_of_the_project_are_judged(committed):
     records = committed[0]
     verdicts = {number: judgement.repaired for number, judgement in committed[1].items()}

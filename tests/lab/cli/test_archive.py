@@ -13,6 +13,8 @@ from longca.lab.store.cells import CellStore
 from longca.lab.studies.study import load_study
 from tests.helpers.records import record
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("profile", "told_in"),

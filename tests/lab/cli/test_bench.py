@@ -28,6 +28,8 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from longca.masks import build_mask
 
+pytestmark = pytest.mark.long
+
 CPU = torch.device("cpu")
 MEASURE = Measure.fixed(warmup=0, repeats=3, timeout_s=30)
 FILE = """import torch

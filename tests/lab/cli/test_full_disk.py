@@ -12,7 +12,7 @@ from longca.lab.store.cells import CellStore
 from tests.helpers.support import ROOT, TINY
 
 FULL = Path("/dev/full")
-pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")]
 
 
 def longca(*arguments: object, **streams: str) -> subprocess.CompletedProcess[str]:

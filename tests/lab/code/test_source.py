@@ -71,6 +71,7 @@ def test_the_folder_of_a_plugin_does_not_count(tmp_path: Path):
     assert files_digest([tmp_path / "here" / "mine.py"]) == files_digest([tmp_path / "there" / "mine.py"])
 
 
+@pytest.mark.long
 def test_the_pattern_finds_what_the_parser_finds():
     modules = modules_of_package()
     processes = (

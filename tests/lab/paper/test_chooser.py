@@ -14,6 +14,8 @@ from tests.helpers.records import record
 from tests.lab.report.test_answers import cell
 from tests.lab.report.test_browser import pytestmark as needs_browser
 
+pytestmark = pytest.mark.long
+
 H100 = "NVIDIA H100 80GB HBM3"
 H200 = "NVIDIA H200"
 

@@ -109,6 +109,7 @@ def test_data_lie_beside_it(page: Path) -> None:
     assert (page.parent / "data/records.parquet").stat().st_size > 0
 
 
+@pytest.mark.long
 def test_same_records_same_bytes_without_torch(page: Path) -> None:
     """In any order, in another process, which needs no torch."""
     folder = page.parent.parent / "again"

@@ -19,6 +19,8 @@ from tests.helpers.ranking.places import (
 )
 from tools import fastest, heat_map
 
+pytestmark = pytest.mark.long
+
 GPUS = ("H100", "H200")
 # questions of each GPU
 FEW = 16

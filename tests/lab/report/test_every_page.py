@@ -14,6 +14,7 @@ from tests.helpers.support import ROOT
 from tools.links import MADE
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"),
 ]

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from longca.lab.paper.build import build_paper
 from longca.lab.report.build import build
 from longca.lab.report.index import write_index
@@ -21,6 +23,7 @@ def _folder(folder: Path, gpu: str, day: str) -> int:
     return len({record.cell_id for record in records if record.outcome.status == "ok"})
 
 
+@pytest.mark.long
 def test_the_study_comes_first_and_each_gpu_has_its_own_rows(tmp_path: Path):
     timed = {
         gpu: _folder(tmp_path / name, gpu, day)

@@ -8,6 +8,7 @@ import pytest
 from tests.helpers.chromium import CHROMIUM, browser
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"),
 ]

@@ -246,6 +246,7 @@ def test_kernels_and_strategies_have_rankings_of_their_own(text, beside):
     )
 
 
+@pytest.mark.long
 def test_the_archive_makes_it_again_in_any_order_without_torch(few_page, tmp_path):
     """In another process. The slow run has order and archive each by itself."""
     archive = few_page.parent / "records.parquet"

@@ -14,6 +14,8 @@ from longca.lab.studies.record import Record
 from tests.helpers.records import record
 from tests.lab.report.test_answers import cell
 
+pytestmark = pytest.mark.long
+
 H100 = "NVIDIA H100 80GB HBM3"
 H200 = "NVIDIA H200"
 

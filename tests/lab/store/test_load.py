@@ -76,6 +76,7 @@ def test_a_folder_without_results_holds_no_records(tmp_path):
     assert load(tmp_path / "never").records == []
 
 
+@pytest.mark.long
 def test_a_changed_byte_of_a_parquet_file_changes_no_record(records, tmp_path):
     path = export(records, tmp_path)[0]
     whole = path.read_bytes()
