@@ -67,7 +67,7 @@ def matrices(table: pd.DataFrame) -> list[Matrix]:
     for kind, title in (("kernel", "Kernels"), ("cp", "Context parallelism")):
         cells = named[named.kind == kind]
         if len(cells):
-            methods = list(dict.fromkeys(cells.method))
+            methods = cells.method.unique().tolist()
             groups = cells.groupby(["mask_label", "method", "direction"]).groups
             keys = [(method, direction) for method in methods for direction in DIRECTIONS]
             rows = [
@@ -83,15 +83,16 @@ def reasons(table: pd.DataFrame) -> list[Reason]:
     bad = table[table.status != "ok"]
     groups = []
     for (status, text), group in bad.groupby(["status", "reason"], sort=False):
-        masks = list(dict.fromkeys(group["mask"]))
+        masks = group["mask"].unique().tolist()
+        methods = group[["method", "direction"]].drop_duplicates()
         groups.append(
             Reason(
                 status,
                 text,
-                ", ".join(dict.fromkeys(f"{row.method} {row.direction}" for row in group.itertuples())),
+                ", ".join(f"{row.method} {row.direction}" for row in methods.itertuples()),
                 ", ".join(masks) if len(masks) <= 3 else plural(len(masks), "mask"),
                 len(group),
-                list(group.cell_id),
+                group.cell_id.tolist(),
             )
         )
     return sorted(groups, key=lambda reason: (WORST_FIRST.index(reason.status), -reason.count, reason.text))

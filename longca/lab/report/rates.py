@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from longca.core import format_length
-from longca.lab.report.look.dot_rows import mark, marked_rows
+from longca.lab.report.look.dot_rows import marked_rows, marks
 from longca.lab.report.panels import MASK, PANEL, draw_panels, in_panel_order
 from longca.lab.report.series import attention, labelled, points, rankable, rate_unit, short_labels
 
@@ -69,13 +71,13 @@ def _draw_dots(data: pd.DataFrame, style: Style, *, unit: str) -> Canvas:
             style.mark(
                 ax.hlines(position, cell.low, cell.high, color=colour, linewidth=1.1, alpha=0.55), cell.method
             )
-            mark(
+            marks(
                 ax,
                 style,
                 position,
-                cell.value,
+                np.array([cell.value]),
                 cell.method,
-                cell.cell_ids,
+                [cell.cell_ids],
                 hollow=both and cell.direction == "bwd",
             )
     ax.set_xlim(0, float(data.high.max()) * 1.05 if data.high.notna().any() else 1)

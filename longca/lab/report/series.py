@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from longca.lab.ranking.table import RATE, counted, is_beside, is_played, resolutions_of
+from longca.lab.ranking.table import RATE, counted, is_beside, is_played, resolutions_of, with_measurements
 from longca.lab.ranking.table import points as ranked_points
 from longca.lab.store.table import is_ranked, new_texts
 from longca.lab.store.text import distinct_names, number, plural, rate_scale
@@ -63,6 +63,7 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
         call_choice: `new_texts`, and those of heads, head dim and dtype in which the table's rows differ.
         setting: call_choice, and those of device and corpus in which the table's rows differ; "" if none.
         detail: all of these without the mask's name.
+        measurement: as `longca.lab.ranking.table.measurements` has them.
 
     A labelled table is returned unchanged; a part of one gets new labels.
 
@@ -117,7 +118,7 @@ def with_beside(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
-    table = table.copy()
+    table = with_measurements(table)
     table["heads"] = [
         f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)
     ]
@@ -229,10 +230,9 @@ def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
         data: points with the columns mask and mask_label.
         table: `labelled` rows of these points.
     """
+    named = table[["mask_label", "mask_params"]].drop_duplicates()
     of_paper = {
-        label
-        for label, params in zip(table.mask_label, table.mask_params, strict=True)
-        if PAPER_COMPAT in params.split(", ")
+        row.mask_label for row in named.itertuples() if PAPER_COMPAT in str(row.mask_params).split(", ")
     }
     others = data.mask_label.isin(of_paper)
     return others & data["mask"].isin(set(data["mask"][~others]))

@@ -157,11 +157,12 @@ def _is_of_fixed_order(table: pd.DataFrame) -> pd.Series:
     """True for rows that compete in `is_deterministic` alone: of kernels in a fixed order where the table has
     the same kernel in any order, and of their play-offs with methods that are deterministic, too."""
     kernel = table.kernel.astype(str)
-    ordered = kernel.str.endswith(FIXED_ORDER) & kernel.str.removesuffix(FIXED_ORDER).isin(set(kernel))
+    ordered = kernel.str.endswith(FIXED_ORDER) & kernel.str.removesuffix(FIXED_ORDER).isin(kernel.unique())
     if not ordered.any() or not {"playoff", "deterministic"}.issubset(table):
         return ordered
     is_open = table.deterministic.isna() & (table.status == "ok")
-    return ordered | table.playoff.isin(set(table.playoff[ordered]) - set(table.playoff[is_open]) - {""})
+    closed = set(table.playoff[ordered].unique()) - set(table.playoff[is_open].unique())
+    return ordered | table.playoff.isin(closed - {""})
 
 
 def is_square(table: pd.DataFrame) -> pd.Series:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
@@ -255,25 +256,26 @@ def merged_texts(table: pd.DataFrame, marks: Sequence[str], unit: Unit) -> dict[
     """
     import pandas as pd
 
+    # plain values: a page has thousands of points, and a selection of a frame takes a millisecond
+    columns = {name: table[name].tolist() for name in MERGED if name in table}
     rows = []
-    shown = table[[name for name in MERGED if name in table]]  # a row of all columns takes long to copy
     for mark in marks:
         held, _, count = mark.partition("/")
-        cells = shown.iloc[[int(row) for row in held.split("+")]]
-        timed = cells[(cells.status == "ok") & cells.time_ms_median.notna()]
-        row = cells.iloc[0].to_dict()
-        if len(timed):
-            worst = timed.iloc[int(timed.budget_ratio.astype(float).fillna(-1.0).to_numpy().argmax())]
-            whole = timed.tflops_per_device_low.notna().all()
-            row = timed.iloc[0].to_dict() | {
-                "time_ms_median": timed.time_ms_median.astype(float).median(),
-                "tflops_per_device": timed.tflops_per_device.astype(float).median(),
-                "tflops_per_device_low": timed.tflops_per_device_low.astype(float).min() if whole else None,
-                "tflops_per_device_high": timed.tflops_per_device_high.astype(float).max() if whole else None,
-                "noise": timed.noise.astype(float).max(),
-                "num_samples": timed.num_samples.sum(),
-                "budget_ratio": worst.budget_ratio,
-                "error_tensor": worst.error_tensor,
+        cells = [{name: values[int(row)] for name, values in columns.items()} for row in held.split("+")]
+        timed = [cell for cell in cells if cell["status"] == "ok" and not is_missing(cell["time_ms_median"])]
+        row = (timed or cells)[0]
+        if timed:
+            worst = max(timed, key=lambda cell: _number_or(cell["budget_ratio"], -1.0))
+            whole = not any(is_missing(cell["tflops_per_device_low"]) for cell in timed)
+            row = row | {
+                "time_ms_median": _of_all(median, timed, "time_ms_median"),
+                "tflops_per_device": _of_all(median, timed, "tflops_per_device"),
+                "tflops_per_device_low": _of_all(min, timed, "tflops_per_device_low") if whole else None,
+                "tflops_per_device_high": _of_all(max, timed, "tflops_per_device_high") if whole else None,
+                "noise": _of_all(max, timed, "noise"),
+                "num_samples": sum(_number_or(cell["num_samples"], 0) for cell in timed),
+                "budget_ratio": worst["budget_ratio"],
+                "error_tensor": worst["error_tensor"],
             }
         row["over"] = f" over {len(timed)} cells" if len(timed) > 1 else ""
         row["rest"] = (
@@ -284,6 +286,16 @@ def merged_texts(table: pd.DataFrame, marks: Sequence[str], unit: Unit) -> dict[
         return {}
     merged = pd.DataFrame(rows)
     return {**tip_texts(merged, unit), "over": _words(merged, "over"), "rest": _words(merged, "rest")}
+
+
+def _number_or(value: Any, other: float) -> Any:
+    return other if is_missing(value) else value
+
+
+def _of_all(summary: Callable[[list[float]], float], cells: list[dict[str, Any]], name: str) -> float:
+    """The median or the like of a column's numbers; NaN without any."""
+    numbers = [float(cell[name]) for cell in cells if not is_missing(cell[name])]
+    return summary(numbers) if numbers else math.nan
 
 
 def _again(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import span_text, uncompared_text
-from longca.lab.report.look.dot_rows import mark, marked_rows
+from longca.lab.report.look.dot_rows import marked_rows, marks
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, mask_order
 from longca.lab.store.text import number
 
@@ -100,15 +100,15 @@ class Energy(Figure):
         legend = style.legend_of(data, dots=True)
         canvas, ax = marked_rows(style, [str(name) for name, _ in rows], legend, "mJ a token")
         for position, (_, cells) in enumerate(rows):
-            for cell in cells.itertuples():
-                mark(
+            for (method, direction), of_method in cells.groupby(["method", "direction"], sort=False):
+                marks(
                     ax,
                     style,
                     position,
-                    cell.joules_per_token * 1e3,
-                    cell.method,
-                    cell.cell_id,
-                    hollow=cell.direction == "bwd",
+                    of_method.joules_per_token.to_numpy(float) * 1e3,
+                    method,
+                    of_method.cell_id,
+                    hollow=direction == "bwd",
                 )
         ax.set_xscale("log")
         low = float(data.joules_per_token.min()) * 1e3

@@ -155,18 +155,26 @@ def marked_rows(style: Style, names: Sequence[str], legend: Legend, unit: str) -
     return canvas, ax
 
 
-def mark(
-    ax: Axes, style: Style, position: int, value: float, method: str, cell_ids: str, *, hollow: bool = False
+def marks(
+    ax: Axes,
+    style: Style,
+    position: int,
+    values: np.ndarray,
+    method: str,
+    cell_ids: Iterable[str],
+    *,
+    hollow: bool = False,
 ) -> None:
-    """One mark of a method in a row.
+    """The marks of a method in a row.
 
     Args:
-        cell_ids: its cells, separated by spaces.
+        values: (n,).
+        cell_ids: the cells of each mark, separated by spaces.
     """
     colour = style.colour(method)
     (artist,) = ax.plot(
-        value,
-        position,
+        values,
+        np.full(len(values), position),
         style.marker(method),
         color=colour,
         markersize=5,
@@ -174,4 +182,4 @@ def mark(
         markerfacecolor="none" if hollow else colour,
         clip_on=False,
     )
-    style.mark(artist, method, [cell_ids])
+    style.mark(artist, method, cell_ids)

@@ -74,7 +74,9 @@ class Style:
 
     def dots(self, data: pd.DataFrame) -> pd.DataFrame:
         """The rows of cells with their own marks."""
-        return data if self.cells is None else data[data.cell_id.isin(list(self.cells))]
+        if self.cells is None:
+            return data
+        return data[[cell_id in self.cells for cell_id in data.cell_id.tolist()]]
 
     def is_faint(self, method: str) -> bool:
         return bool(self.best) and method not in self.best

@@ -169,6 +169,8 @@ def _prune(group: Element) -> None:
 def _twin(before: list[Element], path: Element) -> Element | None:
     """The path before this one that differs from it only in its outline, if only labels and ticks lie between
     them; None without one."""
+    if path.tag != "path":
+        return None
     for element in reversed(before):
         if _same_but_outline(element, path):
             return element
