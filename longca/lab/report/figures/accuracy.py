@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.lab.report.contract import Figure
+from longca.lab.report.look.dot_rows import more_lines_in
 from longca.lab.report.look.style import BAD, INK, MUTED
 from longca.lab.report.look.tags import rows_tag
 from longca.lab.store.text import number, plural
@@ -67,9 +68,9 @@ class AccuracyFigure(Figure):
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         lines = list(data.groupby(["method", "direction"], sort=False))
-        height = 0.75 + 0.27 * len(lines)
+        names = style.wrapped(f"{method}  {direction}" for (method, direction), _ in lines)
+        height = 0.75 + (0.27 + more_lines_in(names)) * len(lines)
         canvas = style.canvas(height)
-        names = [f"{method}  {direction}" for (method, direction), _ in lines]
         left = style.names_in(names)
         ax = canvas.add_axes(
             (left / style.width_in, 0.55 / height, 1 - (left + 0.2) / style.width_in, 1 - 0.7 / height)

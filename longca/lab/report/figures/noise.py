@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longca.lab.report.contract import Figure
-from longca.lab.report.look.dot_rows import name_strips, spread_over, tick
+from longca.lab.report.look.dot_rows import more_lines_in, name_strips, spread_over, tick
 from longca.lab.report.look.style import INK, MUTED
 from longca.lab.report.look.tags import rows_tag
 from longca.lab.store.text import percent
@@ -63,8 +63,9 @@ class Noise(Figure):
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         methods = list(dict.fromkeys(data.method))
-        bar_in = max(0.3 * len(methods) + 0.1, 1.6)
-        left = style.names_in(methods)
+        names = style.wrapped(methods)
+        bar_in = max((0.3 + more_lines_in(names)) * len(methods) + 0.1, 1.6)
+        left = style.names_in(names)
         is_narrow = style.width_in < BESIDE_IN
         order_in = min(bar_in, 3.0)
         below_in = order_in + 0.6 if is_narrow else 0.0  # the second plot is below the first one
@@ -88,7 +89,7 @@ class Noise(Figure):
         return canvas
 
     def _spread(self, ax: Axes, data: pd.DataFrame, methods: list[str], style: Style) -> None:
-        name_strips(ax, style, methods)
+        name_strips(ax, style, style.wrapped(methods))
         high = max(float(data.noise.max()) * 1.3, 0.02)
         for position, method in enumerate(methods):
             of_method = data[data.method == method]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 WIDEST_IN = 6.5  # of a plot
 MARKED_ROW_IN = 0.24
+LINE_IN = 0.14  # of a name
 # percent: where `deviation_scale` is linear, and its marks
 DEVIATION = 10.0
 DEVIATIONS = (-50, -20, -10, -5, 0, 5, 10, 20, 50, 200)
@@ -33,8 +34,9 @@ LINEAR = (1.0, 0.5)  # percent up to which a scale is linear, and the width of t
 
 def strips(style: Style, names: Sequence[str], row_in: float) -> tuple[Canvas, Axes]:
     """A plot with an empty row for each name, from top to bottom."""
+    names = style.wrapped(names)
     left_in = style.names_in(names)
-    rows_in = row_in * len(names) + 0.1
+    rows_in = (row_in + more_lines_in(names)) * len(names) + 0.1
     height_in = 0.15 + rows_in + 0.5
     canvas = style.canvas(height_in)
     width_in = min(style.width_in - left_in - 0.3, WIDEST_IN)
@@ -44,6 +46,11 @@ def strips(style: Style, names: Sequence[str], row_in: float) -> tuple[Canvas, A
     name_strips(ax, style, names)
     ax.set_gid(rows_tag())
     return canvas, ax
+
+
+def more_lines_in(names: Sequence[str]) -> float:
+    """Height that a row needs beyond its own, for names of several lines."""
+    return LINE_IN * max((name.count("\n") for name in names), default=0)
 
 
 def name_strips(ax: Axes, style: Style, names: Sequence[str]) -> None:
@@ -136,8 +143,9 @@ def deviation_scale(ax: Axes, label: str, values: pd.Series) -> None:
 def marked_rows(style: Style, names: Sequence[str], legend: Legend, unit: str) -> tuple[Canvas, Axes]:
     """A plot below a legend, with an empty dotted row for each setting, from top to bottom, and its unit
     below."""
+    names = style.wrapped(names)
     left_in = style.names_in(names)
-    rows_in = MARKED_ROW_IN * len(names)
+    rows_in = (MARKED_ROW_IN + more_lines_in(names)) * len(names)
     height_in = style.legend_in(legend) + 0.1 + rows_in + 0.55
     canvas = style.canvas(height_in)
     width_in = min(style.width_in - left_in - 0.2, WIDEST_IN)

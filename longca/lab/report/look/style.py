@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +35,9 @@ RC: dict[Any, Any] = {
 }
 __all__ = ["BAD", "FAINT", "GROUND", "INK", "MUTED", "RULE", "Style", "spread"]
 PICTURE = 12  # points for each line of the title: space for the drawing of the mask
+NAME_CHAR_IN = 0.062  # mean width of a letter of a name to the left of a plot, at 8 points
+BEFORE_NAMES_IN = 0.15
+MOST_OF_NAMES = 0.56  # of a plot's width
 LABEL = 8.5  # distance in points of labels at the ends of lines
 DASHES = (0, (3, 2))
 Legend = list[tuple[str, dict[str, Any]]]
@@ -88,9 +92,16 @@ class Style:
     def marker(self, method: str) -> str:
         return self._looks[method].marker
 
+    def wrapped(self, names: Iterable[str]) -> list[str]:
+        """The names to the left of a plot, each in as many lines as it takes to leave room for the plot."""
+        most_chars = int((MOST_OF_NAMES * self.width_in - BEFORE_NAMES_IN) / NAME_CHAR_IN)
+        return ["\n".join(textwrap.wrap(name, most_chars, break_on_hyphens=False)) for name in names]
+
     def names_in(self, names: Iterable[str]) -> float:
-        """Space for the longest of these names to the left of a plot, at most 56 % of its width."""
-        return min(0.15 + 0.062 * max(map(len, names), default=0), 0.56 * self.width_in)
+        """Space for the longest line of these names to the left of a plot, at most `MOST_OF_NAMES` of its
+        width."""
+        longest = max((len(line) for name in names for line in name.split("\n")), default=0)
+        return min(BEFORE_NAMES_IN + NAME_CHAR_IN * longest, MOST_OF_NAMES * self.width_in)
 
     def canvas(self, height_in: float) -> Canvas:
         from matplotlib.figure import Figure

@@ -63,3 +63,12 @@ def test_names_have_room():
         Style(METHODS).names_in(["a" * 30]) > Style(METHODS).names_in(["a"]) > Style(METHODS).names_in([]) > 0
     )
     assert Style(METHODS).names_in(["a" * 99]) == pytest.approx(0.56 * 11)
+
+
+def test_long_names_take_several_lines_in_narrow_windows():
+    """Of a drawing for 390 px the beginnings of such names were cut off."""
+    name = "block_sparse_variable · mean block 512 · density 0.2 · 64:64 heads · backward"
+    (wide,), (narrow,) = (style.wrapped([name]) for style in (Style(METHODS), Style(METHODS).narrow))
+    assert wide == name and narrow.split() == name.split() and narrow.count("\n") == 1
+    room = Style(METHODS).narrow.names_in([narrow])
+    assert max(map(len, narrow.split("\n"))) * 0.062 < room <= 0.56 * Style(METHODS).narrow.width_in
