@@ -14,12 +14,12 @@ import pytest
 from longca.cp.comm.machine import loopback_address, on_one_machine
 from tests.helpers.support import ROOT
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 import json, os, socket, sys
 import psutil, torch, torch.distributed as dist
 import longca
-
-pytestmark = pytest.mark.long
 torch.manual_seed(0)
 if sys.argv[2]:  # gloo takes the address of the host's name: here one that others reach
     socket.sethostname(sys.argv[2])

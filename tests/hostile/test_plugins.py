@@ -16,11 +16,11 @@ import pytest
 from tests.helpers.forked import snakemake
 from tests.helpers.support import ROOT
 
+pytestmark = pytest.mark.long
+
 HOSTILE = """
 import ctypes, os, signal, sys, time
 from longca.kernels.backends.naive import Naive, NaivePrepared
-
-pytestmark = pytest.mark.long
 WHERE, WHAT, WHO = os.environ["HOSTILE"].split(":")
 IS_WORKER = "longca.lab.bench.workers.worker" in sys.orig_argv
 class Odd(BaseException): pass

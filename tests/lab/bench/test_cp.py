@@ -12,6 +12,8 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from tests.helpers.cp.ranks import on_ranks
 
+pytestmark = pytest.mark.long
+
 WORLD = 2
 MEASURE = Measure.fixed(warmup=1, repeats=4, max_seconds=30, timeout_s=60)
 PATIENCE_S = 3.0
@@ -21,8 +23,6 @@ KERNEL = '''
 import torch.distributed
 
 from longca.kernels.backends.naive import Naive, NaivePrepared
-
-pytestmark = pytest.mark.long
 
 
 class _Prepared(NaivePrepared):

@@ -25,6 +25,8 @@ from longca.lab.store.cells import CellStore
 from tests.lab.bench.test_runner import STUDY, workers_of
 from tests.lab.bench.test_worker import is_running, wait_until_gone
 
+pytestmark = pytest.mark.long
+
 HOLD = """
 import sys, time
 from longca.lab.bench.workers.device_lock import Claimant, DeviceLock
@@ -44,8 +46,6 @@ run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", 
 WORKFLOW = """
 import os, subprocess, sys
 from longca.lab.bench.run.ending import VARIABLE, this_process
-
-pytestmark = pytest.mark.long
 os.environ[VARIABLE] = this_process()
 subprocess.run(["bash", "-c", 'set -e; "$@"; true', "bash", *sys.argv[1:]])
 """
