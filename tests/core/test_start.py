@@ -28,6 +28,7 @@ from longca.lab.bench.workers.process import WorkerProcess
 Path("random.py").write_text("raise SystemExit('a file of the user')")
 worker, log = WorkerProcess({"world": 2}, 1, Path(sys.argv[1]), []), Path(sys.argv[1])
 worker.wait(60)
+worker.close_log()  # a thread writes it
 Path("random.py").unlink()
 print(longca.__file__, random.__file__, "--world 2")
 print(log.read_text(), end="")
