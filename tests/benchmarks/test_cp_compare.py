@@ -10,6 +10,8 @@ from benchmarks.cp.compare import main, same_area
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.masks import cell_mask
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.usefixtures("ranks")
 def test_it_checks_and_times_and_says_what_is_refused(tmp_path: Path) -> None:

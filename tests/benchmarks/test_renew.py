@@ -14,6 +14,8 @@ from benchmarks.renew import PARTS, Part, pack
 from longca.lab.studies.study import load_study
 from tests.helpers.support import ROOT
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """import os, sys, time, pathlib
 name, seconds = sys.argv[1:]
 log = pathlib.Path(os.environ["RENEW_LOG"])

@@ -25,6 +25,8 @@ from longca.masks import Mask, build_mask
 from tests.helpers.cp.programs import MASKS, RIGHT, Call, Program, run, run_all, whole
 from tests.helpers.cp.ranks import on_ranks
 
+pytestmark = pytest.mark.long
+
 STRATEGIES = ("ulysses", "ring_p2p", "usp", "ring_allgather", "loongtrain")
 FORWARD = Call("forward")
 OTHER = Call("forward", mask=1)

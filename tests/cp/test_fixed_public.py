@@ -17,6 +17,8 @@ from longca.masks import build_mask
 from tests.helpers.cp.ranks import on_ranks
 from tests.helpers.cp.reference import attention
 
+pytestmark = pytest.mark.long
+
 T = 101
 HEADS = {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 8}
 DOCUMENTS = build_mask("causal_document", seqlen=T, documents=np.array([44, 7, 30, 20]))

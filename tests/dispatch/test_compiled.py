@@ -19,6 +19,8 @@ from longca.masks import Mask, build_mask
 from tests.dispatch.test_call import EMPTY_ROWS, inputs
 from tests.helpers.kernels.masks_for_tests import PATTERNS, pattern_mask
 
+pytestmark = pytest.mark.long
+
 DOCUMENTS = Mask.from_documents([40, 24])
 OWN = [
     Mask.from_windows(12, (2, 0), (-1, 1)),

@@ -22,6 +22,8 @@ from tests.helpers.bench.cells import small_cell
 from tests.helpers.kernels.cases import Case, pattern_mask
 from tests.helpers.kernels.plain_attention import plain_attention
 
+pytestmark = pytest.mark.long
+
 NAMES = [name for name in Registry("kernel", []).names() if name.endswith(FIXED_ORDER)]
 CPU = torch.device("cpu")
 PACKED = ("full", "causal", "sliding_window", "causal_document", "full_document")

@@ -17,6 +17,8 @@ from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.backward_way import BackwardWay
 from tests.helpers.ops.random_calls import attend_in_parts, attend_whole, random_mask
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("triton")
 HOPPER = (9, 0)
 CPU = torch.device("cpu")

@@ -13,6 +13,8 @@ import pytest
 from longca.core.errors import LAB, UserError, check_installed, missing_of
 from tests.helpers.support import ROOT
 
+pytestmark = pytest.mark.long
+
 HIDE = """
 import re, sys
 from importlib import metadata

@@ -22,6 +22,8 @@ from longca.lab.advice.many_gpus import (
 from tests.helpers.support import ROOT
 from tools import many_gpus
 
+pytestmark = pytest.mark.long
+
 
 def test_the_committed_cells_are_those_of_the_code():
     known = {

@@ -19,6 +19,8 @@ from longca.lab.studies.masks import cell_mask
 from tests.helpers.bench.cells import small_cell, write_kernel
 from tests.helpers.bench.misbehaving import cp_cell, kernel_cell
 
+pytestmark = pytest.mark.long
+
 MEASURE = Measure.fixed(warmup=1, repeats=4)
 CPU = torch.device("cpu")
 FORWARD = {

@@ -15,6 +15,8 @@ from longca.lab.studies.masks import cell_mask
 from longca.lab.studies.record import Accuracy
 from tests.helpers.bench.cells import small_cell
 
+pytestmark = pytest.mark.long
+
 CPU = torch.device("cpu")
 ONCE = Measure.fixed(warmup=0, repeats=1)
 

@@ -283,6 +283,7 @@ def test_kill_9_loses_at_most_the_cell_in_flight(plugins, tmp_path, store):
     assert all(record.environment.source.version for record in records)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number",
     [
@@ -320,6 +321,7 @@ def test_a_run_that_was_started_to_ignore_a_signal_goes_on_ignoring_it(number):
     assert number not in ending_signals() and signal.SIGTERM in ending_signals()
 
 
+@pytest.mark.long
 def test_two_runs_at_once(plugins, tmp_path, store):
     first = start_run(tmp_path, [("sleeper", 16)])
     while not (store.folder / "logs").exists():

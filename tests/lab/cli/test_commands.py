@@ -143,6 +143,7 @@ def test_tables_keep_their_titles_whole_and_their_brackets(capsys):
     assert "[/y] :smile:" in text and "[z]" in text
 
 
+@pytest.mark.long
 def test_doctor_says_what_is_there(longca):
     assert longca("doctor").stdout.startswith("This machine can measure on ")
     checks = {check["check"]: check for check in json.loads(longca("doctor", "--json").stdout)}

@@ -307,6 +307,7 @@ def test_a_file_that_is_no_python_counts_by_its_bytes(tmp_path: Path):
     assert code_digest([tmp_path / "b.json"]) != before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seed", "step"), [(0, 5), *(pytest.param(seed, 1, marks=pytest.mark.slow) for seed in (0, 1, 2))]
 )

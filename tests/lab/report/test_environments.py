@@ -84,6 +84,7 @@ def test_without_a_list_nothing_is_compared(records: list[Record], environments:
     )
 
 
+@pytest.mark.long
 def test_the_page_has_them_escaped(records: list[Record], environments: Environments, tmp_path: Path):
     odd = Environments()
     evil = INSTALLED.model_copy(update={"python": "<script>alert(1)</script>"})

@@ -230,6 +230,7 @@ def beside(tmp_path_factory):
     }
 
 
+@pytest.mark.long
 def test_kernels_and_strategies_have_rankings_of_their_own(text, beside):
     """The strategies' stands first; one strategy alone is ahead of nobody, and has none."""
     assert re.findall(r'<section id="(fastest[a-z-]*)">', text) == ["fastest"]
@@ -302,6 +303,7 @@ def test_a_page_of_another_name_stands_alone(beside):
         )
 
 
+@pytest.mark.long
 def test_a_page_names_the_files_of_its_records_that_lie_beside_it_and_no_others(tmp_path):
     """By the names that they have, and itself by its own."""
     (tmp_path / "other").mkdir()
@@ -335,6 +337,7 @@ def test_a_page_names_the_files_of_its_records_that_lie_beside_it_and_no_others(
     assert "no side files" in text(files[1]) and "no side files" in text()
 
 
+@pytest.mark.long
 def test_a_page_links_to_the_pages_above_it_that_are_there(tmp_path):
     def links():
         page = build(few()[-4:], [], tmp_path / "h200" / "h200.html", study_title="x")
@@ -385,6 +388,7 @@ def test_no_records_is_a_user_error(tmp_path):
         build([], [DAMAGED], tmp_path / "report.html", study_title="x")
 
 
+@pytest.mark.long
 def test_a_large_study_leaves_out_what_it_must(few_page, tmp_path, monkeypatch):
     monkeypatch.setattr(building, "MAX_BYTES", few_page.stat().st_size // 2)
     text = build(few(), [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")
@@ -392,6 +396,7 @@ def test_a_large_study_leaves_out_what_it_must(few_page, tmp_path, monkeypatch):
     Outline(text)
 
 
+@pytest.mark.long
 def test_a_page_of_very_many_records_holds_some_of_them_and_says_so(tmp_path, monkeypatch):
     """Every record with twenty more draws: numbers are of all, the table has those that the page links to and
     some of each case."""
@@ -526,6 +531,7 @@ def test_methods_say_what_they_are_without_being_imported(text):
     assert "All-to-all" in about["ulysses+sdpa"] and "scaled_dot_product_attention" in about["ulysses+sdpa"]
 
 
+@pytest.mark.long
 def test_a_figure_that_raises_costs_only_itself(tmp_path, monkeypatch):
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "broken.py").write_text("""

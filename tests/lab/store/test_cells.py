@@ -200,6 +200,7 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path, make_record):
     assert "cannot be read" in store.read(record.cell_id).reason
 
 
+@pytest.mark.long
 def test_kill_9_leaves_the_old_record_or_the_new_one(tmp_path, make_record):
     record = make_record()
     store = CellStore(tmp_path)

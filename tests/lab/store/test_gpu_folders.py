@@ -18,6 +18,8 @@ from longca.lab.store.table import derived
 from longca.lab.store.text import distinct_names, folder_of_gpu
 from tests.helpers.records import gpu_study
 
+pytestmark = pytest.mark.long
+
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA L40S")
 
 
