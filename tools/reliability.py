@@ -245,7 +245,7 @@ def _miss(entry: Data) -> str:
     """The command, and by how much it missed its limits."""
     over = (
         [f"{number(entry['seconds'])} s of {entry['limit_s']:g}"]
-        if entry["seconds"] > entry["limit_s"]
+        if entry["limit_s"] is not None and entry["seconds"] > entry["limit_s"]
         else []
     )
     if entry["limit_gib"] is not None and entry["mib"] > 1024 * entry["limit_gib"]:
@@ -254,10 +254,11 @@ def _miss(entry: Data) -> str:
 
 
 def _limit(entry: Data) -> str:
-    if entry["limit_s"] is None:
-        return ""
-    memory = f" and {entry['limit_gib']:g} GiB" if entry["limit_gib"] is not None else ""
-    return f"{entry['limit_s']:g} s{memory}, {'kept' if _keeps(entry) else 'missed'}"
+    limits = [
+        *([] if entry["limit_s"] is None else [f"{entry['limit_s']:g} s"]),
+        *([] if entry["limit_gib"] is None else [f"{entry['limit_gib']:g} GiB"]),
+    ]
+    return f"{' and '.join(limits)}, {'kept' if _keeps(entry) else 'missed'}" if limits else ""
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

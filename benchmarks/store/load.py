@@ -71,9 +71,9 @@ def main() -> None:
     finally:
         if options.folder is None:
             shutil.rmtree(folder)
-    print(load(measurement))
     if options.save:
         save("load", measurement)
+    print(load(measurement))
 
 
 def measured(folder: Path, count: int) -> dict[str, Any]:

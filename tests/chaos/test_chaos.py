@@ -250,6 +250,8 @@ def test_the_page_says_which_limits_were_missed():
         "GiB of 2)" in bad
     )
     assert "within the limit of `status`: there it waited for others" in bad
+    full = reliability.load({**data, "commands": [{**report, "limit_s": None, "mib": 3072}]})
+    assert "limits are missed by `report` (3.0 GiB of 2)" in full and "| 2 GiB, missed |" in full
 
 
 def test_the_committed_page_is_current():
