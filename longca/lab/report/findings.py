@@ -74,7 +74,8 @@ def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
 
 
 def place_text(standings: Mapping[Any, Standing], place: str) -> str:
-    """Where each case was judged, as a continuation: ", each at the longest length that two or more ran"."""
+    """The place at which each case was judged, as a continuation: ", each at the longest length that two or
+    more ran"."""
     if any(case.is_compared for case in standings.values()):
         return f", each at the {place} that two or more ran"
     return f", each at its {place}" if standings else ""

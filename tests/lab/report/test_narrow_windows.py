@@ -1,17 +1,12 @@
 """Figures in a window of 390 px: their panels stand in fewer columns, and do there what they do elsewhere."""
 
-import os
 from pathlib import Path
 
-import pytest
+from tests.helpers.chromium import browser
+from tests.lab.report.test_browser import pytestmark
 
-from tests.helpers.chromium import CHROMIUM, browser
+__all__ = ["pytestmark"]  # a browser is needed here, too
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="no Chromium is installed"),
-]
 SCROLLING = """
 [...document.querySelectorAll('.drawing')].filter((box) => box.scrollWidth > box.clientWidth + 1)
   .map((box) => box.closest('figure').id)

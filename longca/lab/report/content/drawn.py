@@ -108,7 +108,7 @@ def _draw(figure: Figure, table: pd.DataFrame, outcomes: Outcomes, short: str, p
     devices = ", ".join(sorted({device for device in table.device[table.status == "ok"] if device}))
     number_of = sampled(data) if "num_cells" in data else plural(len(data), "cell")
     if "cell_id" in data and paper.is_part:
-        number_of += f", {data.cell_id.isin(list(paper.rows)).sum():,} of them as dots"
+        number_of += f", {len(paper.style().dots(data)):,} of them as dots"
     style = paper.style(on_page=True, pictures=paper.pictures)
     drawing = inline(figure, data, style, short, title, paper.rows, paper.variables)
     return Drawn(

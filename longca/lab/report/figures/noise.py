@@ -84,14 +84,14 @@ class Noise(Figure):
             for x, y, w, h in boxes
         )
         spread.set_gid(rows_tag())
-        self._spread(spread, data, methods, style)
+        self._spread(spread, data, names, style)
         self._order(order, data, style)
         return canvas
 
-    def _spread(self, ax: Axes, data: pd.DataFrame, methods: list[str], style: Style) -> None:
-        name_strips(ax, style, style.wrapped(methods))
+    def _spread(self, ax: Axes, data: pd.DataFrame, names: list[str], style: Style) -> None:
+        name_strips(ax, style, names)
         high = max(float(data.noise.max()) * 1.3, 0.02)
-        for position, method in enumerate(methods):
+        for position, method in enumerate(dict.fromkeys(data.method)):
             of_method = data[data.method == method]
             cells = style.dots(of_method)
             noise = cells.noise.to_numpy(float).clip(3e-4)

@@ -1,4 +1,4 @@
-"""Where the panels of a figure stand: in rows as wide as the figure, in fewer columns in narrow windows."""
+"""The places of a figure's panels: rows as wide as the figure, and fewer columns in narrow windows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PanelGrid:
         return max(full_in, NARROW_IN / MOST_MAGNIFIED) * POINTS, self.height_in * POINTS
 
     def shift(self, index: int) -> tuple[float, float]:
-        """How far a panel moves from its place here to that of `narrow`, in points: (x, y)."""
+        """The way of a panel from its place here to that of `narrow`, in points: (x, y)."""
         (x, y), (new_x, new_y) = self.corner(index), self.narrow.corner(index)
         return (new_x - x) * POINTS, (new_y - y) * POINTS
 

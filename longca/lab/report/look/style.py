@@ -156,7 +156,7 @@ class Style:
             self.clean(ax)
             ax.set_gid(panel_tag(title, shift=grid.shift(index) if self.on_page else (0.0, 0.0)))
             axes.append(ax)
-        self.legend(canvas, legend, grid.narrow if self.on_page else None)
+        self.legend(canvas, legend, grid.narrow)
         return canvas, axes
 
     def clean(self, ax: Axes) -> None:

@@ -133,7 +133,7 @@ def inline(
 
 
 class _Legend(NamedTuple):
-    """What the page shows around a drawing."""
+    """The parts of a drawing that the page shows around it."""
 
     keys: list[Key]
     narrow_size: tuple[float, float] | None

@@ -66,7 +66,7 @@ def test_names_have_room():
 
 
 def test_long_names_take_several_lines_in_narrow_windows():
-    """Of a drawing for 390 px the beginnings of such names were cut off."""
+    """The beginnings of such names were cut off in drawings for 390 px."""
     name = "block_sparse_variable · mean block 512 · density 0.2 · 64:64 heads · backward"
     (wide,), (narrow,) = (style.wrapped([name]) for style in (Style(METHODS), Style(METHODS).narrow))
     assert wide == name and narrow.split() == name.split() and narrow.count("\n") == 1
