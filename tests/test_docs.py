@@ -113,8 +113,13 @@ def test_heat_map_and_its_sentence_follow_from_the_records():
     finding = heat_map.finding()
     for path, content in heat_map.pictures(finding).items():
         assert path.read_text(encoding="utf-8") == content, "run `make docs`"
-    page = heat_map.PAGE.read_text(encoding="utf-8")
-    assert page == put(page, "finding", heat_map.block(finding)), "run `make docs`"
+    on_h200 = heat_map.finding(heat_map.RECORDS_H200)
+    for path, block in (
+        (heat_map.PAGE, heat_map.block(finding, on_h200)),
+        (heat_map.PAGE_H200, on_h200.sentence()),
+    ):
+        page = path.read_text(encoding="utf-8")
+        assert page == put(page, "finding", block), "run `make docs`"
     assert len(finding.standings) == 2 * len(finding.masks)
     for mask, direction in finding.standings:
         assert max(finding.share(kernel, mask, direction) or 0 for kernel in finding.kernels) == 1

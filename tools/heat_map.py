@@ -1,5 +1,5 @@
-"""Writes the README's finding: a heat map of kernels and masks on an H100, and the sentence that its numbers
-prove.
+"""Writes the README's finding: a heat map of kernels and masks on an H100, the sentence that its numbers
+prove, and that of an H200.
 
     python -m tools.heat_map
 
@@ -24,7 +24,9 @@ from tools.pages import ROOT, as_code, put
 
 COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples")))
 RECORDS = ROOT / "reports/h100/h100-dense.parquet"  # the GPU of the study
+RECORDS_H200 = ROOT / "reports/h200/h200-dense.parquet"
 PAGE = ROOT / "README.md"
+PAGE_H200 = ROOT / "docs/results/h200/kernels.md"
 FOLDER = ROOT / "docs/pictures"
 SEQLEN = 32768
 Q_HEADS = 64
@@ -88,12 +90,14 @@ class Finding:
         total = len(self.standings)
         leaders = [tally.method for tally in of_kernels if tally.num_clear]
         subject = f"`{leaders[0]}`" if any(tally.num_clear == total for tally in of_kernels) else "No kernel"
+        return f"**{subject} is the fastest under every mask.** {self.statement()}"
+
+    def statement(self) -> str:
+        """The same with the name of the GPU, without the word for all masks."""
         covered = f"{len(self.masks)} static masks, forward and backward"
         finding = finding_text(self.standings, "kernel", covered)
-        return (
-            f"**{subject} is the fastest under every mask.** On {short_device(self.device)}: "
-            f"{as_code(finding, (tally.method for tally in of_kernels))}"
-        )
+        names = (tally.method for tally in tallies(self.standings))
+        return f"On {short_device(self.device)}: {as_code(finding, names)}"
 
     def caption(self) -> str:
         return (
@@ -228,8 +232,8 @@ def pictures(result: Finding) -> dict[Path, str]:
     return {FOLDER / f"heat-map-{name}.svg": picture(result, theme) for name, theme in THEMES.items()}
 
 
-def block(result: Finding) -> str:
-    """The part of the README: the sentence, the picture and its caption."""
+def block(result: Finding, on_h200: Finding) -> str:
+    """The part of the README: the sentence, the picture and its caption, and the statement of another GPU."""
     light, dark = (path.relative_to(ROOT).as_posix() for path in pictures(result))
     return "\n".join(
         [
@@ -242,16 +246,23 @@ def block(result: Finding) -> str:
             "</picture>",
             "",
             f"*{result.caption()}*",
+            "",
+            on_h200.statement(),
         ]
     )
 
 
 def main() -> None:
     result = finding()
+    on_h200 = finding(RECORDS_H200)
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path, content in pictures(result).items():
         path.write_text(content, encoding="utf-8")
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "finding", block(result)), encoding="utf-8")
+    PAGE.write_text(
+        put(PAGE.read_text(encoding="utf-8"), "finding", block(result, on_h200)), encoding="utf-8"
+    )
+    text = PAGE_H200.read_text(encoding="utf-8")
+    PAGE_H200.write_text(put(text, "finding", on_h200.sentence()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ later. A measurement is not replaced by an error, a timeout or a missing package
 Play-offs are replaced case by case, repeats by cell and GPU. What has no successor stays. Records of other
 cells than the study's are named: of those at home they are left out, of those in the file they stay.
 
+Records without rests that records with rests replace go to `rested/STUDY_without_rests.parquet` beside the
+file: `tools.repeats` learns from them by how much equal calls and the two protocols differ.
+
 Run `make docs` afterwards: it writes the digests of committed files and the tables that follow from them.
 """
 
@@ -24,6 +27,7 @@ from pathlib import Path
 from longca.core import Hardware, UserError, load_hardware
 from longca.lab.store import RecordTable, View, replace_file
 from longca.lab.store.beside.repeats import unit_of
+from longca.lab.store.environments import Environments
 from longca.lab.store.export import export_files
 from longca.lab.store.load import Loaded, load
 from longca.lab.store.text import plural
@@ -45,6 +49,8 @@ class Merged:
     """kernels of records in the file that the study does not ask for any more → number"""
     left_out: Counter[str] = field(default_factory=Counter)
     """kernels of records at home that the study does not ask for → number"""
+    without_rests: list[Record] = field(default_factory=list)
+    """own ones of the file that records with rests replaced"""
 
 
 def merge(old: Loaded, new: Loaded, cell_ids: Collection[str]) -> Merged:
@@ -62,9 +68,7 @@ def merge(old: Loaded, new: Loaded, cell_ids: Collection[str]) -> Merged:
     merged.left_out.update(record.cell.method for record in new.records if record.cell_id not in cell_ids)
     merged.not_in_study.update(record.cell.method for record in old.records if record.cell_id not in cell_ids)
     own = _own(
-        old.records,
-        [record for record in fresh if record.playoff is None and not record.repeat],
-        merged.counts,
+        old.records, [record for record in fresh if record.playoff is None and not record.repeat], merged
     )
     playoffs = _playoffs(
         old.playoffs, [record for record in fresh if record.playoff is not None], merged.counts
@@ -74,7 +78,8 @@ def merge(old: Loaded, new: Loaded, cell_ids: Collection[str]) -> Merged:
     return merged
 
 
-def _own(old: Iterable[Record], new: Iterable[Record], counts: Counter[str]) -> list[Record]:
+def _own(old: Iterable[Record], new: Iterable[Record], merged: Merged) -> list[Record]:
+    counts = merged.counts
     records = _by_cell(old, counts)
     for key, record in _by_cell(new, counts).items():
         before = records.get(key)
@@ -88,6 +93,8 @@ def _own(old: Iterable[Record], new: Iterable[Record], counts: Counter[str]) -> 
             continue
         else:
             counts[f"replaced: {_kind(before)} → {_kind(record)}"] += 1
+            if _is_unrested(before) and _is_unrested(record) is False:
+                merged.without_rests.append(before)
         records[key] = record
     return list(records.values())
 
@@ -221,11 +228,23 @@ def _merged_file(file: Path, home: Sequence[Path], study: str, dry_run: bool) ->
     ):
         lines += [f"{number:6,}  of {method}: {what}" for method, number in sorted(counts.items())]
     if not dry_run:
-        table = RecordTable.of(merged.records).in_order()
-        whole = table.with_related(load_hardware())
-        replace_file(file, export_files(table, whole, environments)["records.parquet"])
+        _write(file, merged.records, environments)
+        earlier = file.parent / "rested" / f"{file.stem}_without_rests.parquet"
+        if merged.without_rests:
+            kept = load(earlier) if earlier.exists() else Loaded([], [])
+            environments.merge(kept.environments)
+            earlier.parent.mkdir(exist_ok=True)
+            _write(earlier, [*kept.all_records, *merged.without_rests], environments)
+            lines.append(f"{len(merged.without_rests):6,}  without rests are kept in {earlier}")
     return "\n".join(
         [*lines, f"{len(merged.records):6,}  records {'would be' if dry_run else 'are'} in {file}"]
+    )
+
+
+def _write(file: Path, records: Sequence[Record], environments: Environments) -> None:
+    table = RecordTable.of(records).in_order()
+    replace_file(
+        file, export_files(table, table.with_related(load_hardware()), environments)["records.parquet"]
     )
 
 

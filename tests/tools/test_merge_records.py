@@ -130,6 +130,23 @@ def test_writes_the_file_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     } and new in load(file).records
 
 
+def test_records_without_rests_that_are_replaced_stay_for_repeats(tmp_path: Path):
+    file = tmp_path / "tiny.parquet"
+    study = tmp_path / "tiny.yaml"
+    study.write_text(
+        "grids: [{kernel: [naive, sdpa, flex], mask: causal, seqlen: 1024, heads: '2:1', head_dim: 64, "
+        "direction: fwd}]\n"
+    )
+    first, second = (on(day, CELLS[day], rests=False) for day in (1, 2))
+    export([first, second], tmp_path / "old")
+    (tmp_path / "old/records.parquet").rename(file)
+    for day, cell in ((3, CELLS[1]), (4, CELLS[2])):
+        export([on(day, cell, rests=True)], tmp_path / f"home {day}")
+        assert main([str(file), str(tmp_path / f"home {day}"), "--study", str(study)]) == 0
+    kept = load(tmp_path / "rested/tiny_without_rests.parquet").records
+    assert sorted(kept, key=lambda made: made.started_at) == [first, second]
+
+
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     export([on(1, rests=False)], tmp_path / "old")
     export([on(2, gpu="NVIDIA H200", rests=True)], tmp_path / "other")
