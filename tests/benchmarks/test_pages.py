@@ -15,6 +15,7 @@ PAGES = (
 )
 # a page that says what is measured, a picture with a sentence, and what a page found, in sentences
 NO_TABLES = {
+    "finding",
     "campaign",
     "training_curves",
     "training_curves_gpus",

@@ -48,6 +48,24 @@ def as_peer_lost() -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def connected_alone() -> Iterator[None]:
+    """Have torch connect the ranks of a group that is made in this block, and no others.
+
+    Where the default group is bound to a GPU (`init_process_group(device_id=…)`), torch would split its NCCL
+    communicator. A split waits for all ranks of the default group, and some may make no group here.
+    """
+    import torch.distributed as dist
+
+    default: Any = dist.group.WORLD
+    bound = default.bound_device_id
+    default.bound_device_id = None
+    try:
+        yield
+    finally:
+        default.bound_device_id = bound
+
+
 class WorldGroup:
     """This process as one of `world` ranks, each on a device of its own.
 
@@ -355,7 +373,7 @@ class WorldGroup:
         """A further torch process group of these ranks. Ranks outside it take no part."""
         import torch.distributed as dist
 
-        with as_peer_lost(), gloo_interface():
+        with as_peer_lost(), gloo_interface(), connected_alone():
             group = dist.new_group(
                 self._members,
                 self._timeout,

@@ -1,5 +1,6 @@
 """Real ranks: processes that talk over gloo. They are forked from a server that has imported torch once."""
 
+import faulthandler
 import gc
 import os
 import tempfile
@@ -16,6 +17,8 @@ from tests.helpers.forked import start_server
 from tests.helpers.support import ROOT
 
 Job = Callable[..., Any]
+STANDS_AFTER = 0.4
+"""of the timeout: a rank on a GPU then writes the stacks of its threads to its stderr"""
 
 
 def on_ranks(
@@ -49,9 +52,12 @@ def _rank(
     torch.set_num_threads(1)
     # what is imported stays: memory is then freed quickly between cells, as in the project's own workers
     gc.freeze()
+    if device_type != "cpu":  # nothing ends a rank that waits on a GPU: its log says where it stands
+        faulthandler.dump_traceback_later(STANDS_AFTER * timeout_s)
     comm = Comm(rank, world, rank, (folder / "rendezvous").as_uri(), device_type, timeout_s)
     torch.save(job(comm, *arguments), _result(folder, rank))
     comm.close()
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _result(folder: Path, rank: int) -> Path:
