@@ -2,13 +2,10 @@
 
 import socket
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from longca.core.errors import UserError
@@ -150,31 +147,3 @@ def test_ranks_with_and_without_a_gpu_are_refused_before_they_make_a_group(
         match=f"'device' differs between ranks: rank 0 has {types[0]}, rank {len(types) - 1} has {types[-1]}",
     ):
         comm._check_devices()
-
-
-def beside_a_bound_gpu(comm: Comm) -> tuple[list[Any], torch.device | None]:
-    """The GPUs that torch takes a default group to be bound to while groups are made, and afterwards."""
-    default = dist.group.WORLD
-    assert default is not None
-    seen = []
-    make = dist.new_group
-
-    def new_group(*arguments: Any, **options: Any) -> Any:
-        seen.append(default.bound_device_id)
-        return make(*arguments, **options)
-
-    default.bound_device_id = torch.device("cuda", comm.rank)
-    try:
-        with patch.object(dist, "new_group", new_group):
-            joined = Comm.over(default, comm.device)
-            joined.stream("keys")
-        joined.close()
-        return seen, default.bound_device_id
-    finally:
-        default.bound_device_id = None
-
-
-def test_groups_are_not_split_from_a_default_group_that_is_bound_to_a_gpu():
-    """torch would split NCCL's communicator of all ranks, which waits for ranks that make no group."""
-    for rank, (seen, bound) in enumerate(on_ranks(beside_a_bound_gpu, 2)):
-        assert seen == [None, None] and bound == torch.device("cuda", rank)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from longca.core import UserError
+from longca.cp.comm.groups import new_group
 from longca.cp.comm.machine import gloo_interface, local_store
 
 if TYPE_CHECKING:
@@ -46,24 +47,6 @@ def as_peer_lost() -> Iterator[None]:
             f"another rank is gone, or came later than the timeout: its own output says why. torch reports: "
             f"{error}"
         ) from error
-
-
-@contextmanager
-def connected_alone() -> Iterator[None]:
-    """Have torch connect the ranks of a group that is made in this block, and no others.
-
-    Where the default group is bound to a GPU (`init_process_group(device_id=…)`), torch would split its NCCL
-    communicator. A split waits for all ranks of the default group, and some may make no group here.
-    """
-    import torch.distributed as dist
-
-    default: Any = dist.group.WORLD
-    bound = default.bound_device_id
-    default.bound_device_id = None
-    try:
-        yield
-    finally:
-        default.bound_device_id = bound
 
 
 class WorldGroup:
@@ -329,16 +312,10 @@ class WorldGroup:
 
         if self._is_new:
             dist.destroy_process_group()
-        elif self._has_all_ranks:  # groups of some ranks get names that torch would give again: those stay until the default group ends  # noqa: E501
+        else:
             for group in self._made:
                 dist.destroy_process_group(group)
         self._made.clear()
-
-    @property
-    def _has_all_ranks(self) -> bool:
-        import torch.distributed as dist
-
-        return len(self._members) == dist.get_world_size()
 
     def _check_devices(self) -> None:
         """Raises UserError on all ranks where some have GPUs and some do not: no NCCL group has both."""
@@ -371,16 +348,8 @@ class WorldGroup:
 
     def _made_group(self, backend: str, options: Any = None) -> Any:
         """A further torch process group of these ranks. Ranks outside it take no part."""
-        import torch.distributed as dist
-
-        with as_peer_lost(), gloo_interface(), connected_alone():
-            group = dist.new_group(
-                self._members,
-                self._timeout,
-                backend,
-                options,
-                use_local_synchronization=not self._has_all_ranks,
-            )
+        with as_peer_lost(), gloo_interface():
+            group = new_group(self._members, backend, self._timeout, options)
         self._made.append(group)
         return group
 
