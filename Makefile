@@ -155,6 +155,7 @@ docs: setup
 	python -m tests.commands.documented
 	python -m tools.triton_builds
 	python -m benchmarks.campaign --write
+	python -m benchmarks.campaign h200 --write
 	python -m tools.values
 
 # which packages of torch.lock and of the images have newer releases, alone and together with the others; needs uv and the index

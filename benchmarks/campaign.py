@@ -7,7 +7,7 @@
 
 The first command lists the parts that are left, in their order, with GPU minutes. The second one measures as
 many as fit on all GPUs of a machine, the third one puts what came home into the committed file, and the last
-one writes the table of docs/results/h100/campaign.md.
+one writes the table of docs/results/h100/campaign.md. The campaign on H200s is `h200`.
 
 A part is a call of `longca run` for one length and some masks, with all kernels: unequal protocols are not
 ranked, so a case is worth something once it is complete. What `reports/GPU/STUDY.parquet` has by the present
@@ -74,7 +74,19 @@ CAMPAIGNS: Mapping[str, Campaign] = {
             Stage("dense, 64:64", "h100-dense"),
             Stage("block-sparse, the rest", "h100-sparse"),
         ),
-    )
+    ),
+    "h200": Campaign(
+        "H200 SXM",
+        (
+            Stage("dense, 32K, 64:8", "h200-dense", 32 << 10, (64, 8), (0,)),
+            Stage("dense, 8K, 64:8", "h200-dense", 8 << 10, (64, 8), (0,)),
+            Stage("dense, 16K, 64:8", "h200-dense", 16 << 10, (64, 8), (0,)),
+            Stage("dense, the rest of 64:8", "h200-dense", None, (64, 8)),
+            Stage("dense, 64:64", "h200-dense"),
+            Stage("block-sparse, 128K, 64:8", "h200-sparse", 128 << 10, (64, 8), (0,)),
+            Stage("block-sparse, the rest", "h200-sparse"),
+        ),
+    ),
 }
 
 
