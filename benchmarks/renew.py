@@ -188,7 +188,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "composition": Part(
         "context parallelism beside FSDP2 and tensor parallelism",
-        "pytest tests/gpu/test_composition_on_gpus.py -q -p no:cacheprovider",
+        "pytest tests/gpu/test_composition_on_gpus.py -q -s -p no:cacheprovider",
         all_gpus=True,
     ),
     "tests": Part("the tests on GPUs", "pytest tests/gpu -q -p no:cacheprovider", all_gpus=True),

@@ -49,7 +49,10 @@ def trained(comm: Comm, all_options: list[Options]) -> list[dict[str, Any]]:
     for options in all_options:
         late.clear()
         with patch.object(MaskPlanner, "take", noting):
-            results.append(steps(Training(options, mesh_of(options))))
+            training = Training(options, mesh_of(options))
+            if comm.device.type == "cuda":  # for the log of a run on GPUs
+                print(f"rank {comm.rank}: {options}\n{training.cp}", flush=True)
+            results.append(steps(training))
         results[-1]["late"] = sum(late)
     return results
 
