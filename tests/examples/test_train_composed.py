@@ -51,7 +51,7 @@ def trained(comm: Comm, all_options: list[Options]) -> list[dict[str, Any]]:
         with patch.object(MaskPlanner, "take", noting):
             training = Training(options, mesh_of(options))
             if comm.device.type == "cuda":  # for the log of a run on GPUs
-                print(f"rank {comm.rank}: {options}\n{training.cp}", flush=True)
+                print(f"rank {comm.rank}: {options}\n{training.cp} {training.cp.notes}", flush=True)
             results.append(steps(training))
         results[-1]["late"] = sum(late)
     return results
