@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ def new_group(members: Sequence[int], backend: str, timeout: timedelta, options:
         options._timeout = timeout
     store = distributed_c10d._get_default_store()
     ranks = "_".join(map(str, members))
-    counter = f"longca/{ranks}"
-    # none comes again before all have come
-    number = (store.add(counter, 1) - 1) // len(members)
-    name: Any = f"longca/{ranks}/{number}"
+    meeting = f"longca/{ranks}"
+    number = (store.add(meeting, 1) - 1) // len(members)  # none comes again before all have come
+    name: Any = f"{meeting}/{number}"
     try:
         with _connected_alone():
             group, _ = distributed_c10d._new_process_group_helper(
@@ -51,7 +50,10 @@ def new_group(members: Sequence[int], backend: str, timeout: timedelta, options:
                 timeout=timeout,
             )
     except BaseException:
-        store.add(counter, -1)  # as if this rank had not come: the ranks may try again
+        # whoever is first to give it up closes it: ranks that come from now on meet under the next name
+        with suppress(RuntimeError):  # the store may be gone, and is not the reason
+            if store.add(f"{meeting}, given up/{number}", 1) == 1:
+                store.add(meeting, (number + 1) * len(members) - store.add(meeting, 0))
         raise
     distributed_c10d._world.pg_group_ranks[group] = {member: rank for rank, member in enumerate(members)}
     return group
