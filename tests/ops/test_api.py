@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 PARTS = ("patterns", "hand_made", "heads", "random_bands", "split_lines", "carried", "public", "adapter")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.timeout(1200)  # the first one waits for the process that works for all parts
 def test_in_the_interpreter(part: str, interpreted: str) -> None:

@@ -138,6 +138,7 @@ def small(dag: list[str], longca, tmp_path: Path) -> Small:
     return made
 
 
+@pytest.mark.long
 def test_the_table_and_the_page_follow_the_records_whoever_measured_them(small: Small):
     small.run("--force")
     assert "\nkernels " not in small.make(), "nothing was left to measure"
