@@ -17,7 +17,9 @@ KILLS ?= 100
 STUDY ?= quick
 ARGS ?=
 # long checks note in docs/results/checks.md when they passed; NOTED= has them leave the page alone
-NOTED ?= python -m tools.checks $@ $(if $(strip $(filter-out --save,$(ARGS)) $(filter-out 100,$(KILLS))),part,whole) --
+# what ARGS may hold without choosing tests
+ALL_THE_SAME := --save -v -vv -q -s -x --durations=%
+NOTED ?= python -m tools.checks $@ $(if $(strip $(filter-out $(ALL_THE_SAME),$(ARGS)) $(filter-out 100,$(KILLS))),part,whole) --
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: report paper test test-long test-all test-chaos test-commands test-wheel test-slurm test-slurm-all setup lint dry-run lock docs clean

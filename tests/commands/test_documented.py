@@ -2,6 +2,7 @@
 a page says that none does."""
 
 import re
+import subprocess
 
 import pytest
 
@@ -93,6 +94,17 @@ def test_a_check_is_noted_when_it_has_passed_as_a_whole(words, noted, tmp_path, 
     rows = checks.rows(page.read_text())
     assert (rows["test-all"] != checks.NEVER) is noted
     assert ("not noted" in capfd.readouterr().err) is not noted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extent"),
+    [("", "whole"), ("-v --durations=40", "whole"), ("-k masks -v", "part"), ("tests/cp", "part")],
+)
+def test_arguments_that_choose_no_tests_leave_a_check_whole(arguments: str, extent: str):
+    printed = subprocess.run(
+        ["make", "-n", "test-all", f"ARGS={arguments}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert f"tools.checks test-all {extent} --" in printed
 
 
 def test_a_check_whose_tests_this_machine_cannot_do_is_not_noted(tmp_path):
