@@ -16,9 +16,9 @@ SEED ?= 0
 KILLS ?= 100
 STUDY ?= quick
 ARGS ?=
-# long checks note in docs/results/checks.md when they passed; NOTED= has them leave the page alone
 # what ARGS may hold without choosing tests
 ALL_THE_SAME := --save -v -vv -q -s -x --durations=%
+# long checks note in docs/results/checks.md when they passed; NOTED= has them leave the page alone
 NOTED ?= python -m tools.checks $@ $(if $(strip $(filter-out $(ALL_THE_SAME),$(ARGS)) $(filter-out 100,$(KILLS))),part,whole) --
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 

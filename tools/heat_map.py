@@ -85,7 +85,7 @@ class Finding:
         return kernel in self.standings[mask, direction].leaders
 
     def sentence(self) -> str:
-        """The leaders, and the method with the best worst share."""
+        """Whether a kernel is first everywhere, and the statement."""
         of_kernels = tallies(self.standings)
         total = len(self.standings)
         leaders = [tally.method for tally in of_kernels if tally.num_clear]
@@ -93,7 +93,7 @@ class Finding:
         return f"**{subject} is the fastest under every mask.** {self.statement()}"
 
     def statement(self) -> str:
-        """The same with the name of the GPU, without the word for all masks."""
+        """The leaders on this GPU by name, and the method with the best worst share."""
         covered = f"{len(self.masks)} static masks, forward and backward"
         finding = finding_text(self.standings, "kernel", covered)
         names = (tally.method for tally in tallies(self.standings))

@@ -208,13 +208,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _merged_file(file: Path, home: Sequence[Path], study: str, dry_run: bool) -> str:
     cells = load_study(study).cells()
-    old = load(file) if file.exists() else Loaded([], [])
+    old = _committed(file)
     new = load(*home)
-    if old.problems:  # would be lost
-        raise UserError(
-            f"'{file}' has {plural(len(old.problems), 'record')} that cannot be used",
-            why=str(old.problems[0]),
-        )
     if not new.all_records:
         raise UserError("There are no records at home", why=f"none is in {', '.join(map(str, home))}")
     merged = merge(old, new, {cell.cell_id for cell in cells})
@@ -228,17 +223,28 @@ def _merged_file(file: Path, home: Sequence[Path], study: str, dry_run: bool) ->
     ):
         lines += [f"{number:6,}  of {method}: {what}" for method, number in sorted(counts.items())]
     if not dry_run:
-        _write(file, merged.records, environments)
-        earlier = file.parent / "rested" / f"{file.stem}_without_rests.parquet"
-        if merged.without_rests:
-            kept = load(earlier) if earlier.exists() else Loaded([], [])
+        if merged.without_rests:  # first: what the file loses must be somewhere
+            earlier = file.parent / "rested" / f"{file.stem}_without_rests.parquet"
+            kept = _committed(earlier)
             environments.merge(kept.environments)
             earlier.parent.mkdir(exist_ok=True)
             _write(earlier, [*kept.all_records, *merged.without_rests], environments)
             lines.append(f"{len(merged.without_rests):6,}  without rests are kept in {earlier}")
+        _write(file, merged.records, environments)
     return "\n".join(
         [*lines, f"{len(merged.records):6,}  records {'would be' if dry_run else 'are'} in {file}"]
     )
+
+
+def _committed(file: Path) -> Loaded:
+    """The records of a file that is written anew; none if it is not there. Raises UserError."""
+    records = load(file) if file.exists() else Loaded([], [])
+    if records.problems:  # would be lost
+        raise UserError(
+            f"'{file}' has {plural(len(records.problems), 'record')} that cannot be used",
+            why=str(records.problems[0]),
+        )
+    return records
 
 
 def _write(file: Path, records: Sequence[Record], environments: Environments) -> None:
