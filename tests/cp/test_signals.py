@@ -121,7 +121,7 @@ class Stream:
 class Buffer:
     """Memory of GPUs, without peers: messages are not what is tried here."""
 
-    def __init__(self, group: Any, num_bytes: int) -> None:
+    def __init__(self, group: Any, num_bytes: int, meeting: Any) -> None:
         self.tensor = torch.zeros(num_bytes, dtype=torch.uint8)
         self.handle = None
         self._world = group.world
@@ -146,6 +146,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr("longca.cp.comm.symmetric_cuda.CudaSymmetricBuffer", Buffer)
+    monkeypatch.setattr("longca.cp.comm.meeting.Meeting", lambda group: None)
 
 
 def on_threads(call: Callable[[Any, CudaSymmetricMemory, Driver], Any]) -> list[Any]:

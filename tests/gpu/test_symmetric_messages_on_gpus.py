@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
@@ -77,6 +78,22 @@ def test_messages_of_all_sizes_arrive_and_their_memory_is_given_back(world: int)
         assert part["moved"] == rounds * sum(sizes) * 4 * (world - 1)
         assert part["held"] >= sum(sizes) * 4 * world
         assert part["left"] < 1 << 20, "only the signals of comm streams stay"
+
+
+def after_a_pair(comm: Comm, sizes: list[int]) -> dict[str, Any]:
+    """As `send_round`, of ranks of which two have shared memory with each other before, and the rest none."""
+    both = dist.new_group([0, 1])
+    if comm.rank < 2:
+        pair = Comm.over(both, comm.device, comm.timeout_s)
+        assert send_round(pair, sizes, 2)["note"] == IN_USE
+        pair.close()
+    return send_round(comm, sizes, 2)
+
+
+@pytest.mark.skipif(FOUND < 3, reason="fewer than three GPUs here")
+def test_ranks_share_memory_that_have_shared_unequally_often() -> None:
+    for part in on_ranks(after_a_pair, min(FOUND, 4), [1, 1000], timeout_s=120.0, device_type="cuda"):
+        assert part["note"] == IN_USE and part["wrong"] == 0
 
 
 def run_both(comm: Comm, cases: list[Case]) -> list[dict[str, Any]]:

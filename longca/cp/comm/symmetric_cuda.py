@@ -24,6 +24,7 @@ from longca.cp.comm.signals import KINDS, SIGNAL_BYTES, DeviceSignals, HostSigna
 if TYPE_CHECKING:
     import torch
 
+    from longca.cp.comm.meeting import Meeting
     from longca.cp.comm.process_group import WorldGroup
     from longca.cp.comm.signals import Signals
     from longca.cp.comm.symmetric import Signal
@@ -53,6 +54,7 @@ class CudaSymmetricMemory:
 
     def __init__(self, group: WorldGroup) -> None:
         self._group = group
+        self._meeting: Meeting | None = None
         self._held: list[tuple[weakref.ref[CudaSymmetricBuffer], torch.Tensor, Any]] = []
         self._streams: list[tuple[weakref.ref[CudaSignalStream], Signals]] = []
         self.signals_on_host = False
@@ -73,8 +75,13 @@ class CudaSymmetricMemory:
         return ctypes.CDLL(DRIVER)
 
     def allocate(self, num_bytes: int) -> CudaSymmetricBuffer:
+        """All ranks allocate together. Raises RuntimeError on all, with the reason, if one cannot."""
         self.release()
-        buffer = CudaSymmetricBuffer(self._group, num_bytes)
+        if self._meeting is None:
+            from longca.cp.comm.meeting import Meeting
+
+            self._meeting = _on_all_ranks(self._group, lambda: Meeting(self._group))
+        buffer = CudaSymmetricBuffer(self._group, num_bytes, self._meeting)
         self._held.append((weakref.ref(buffer), buffer.tensor, buffer.handle))
         return buffer
 
@@ -99,14 +106,14 @@ class CudaSymmetricMemory:
 class CudaSymmetricBuffer:
     """Implements `buffers.SymmetricBuffer`."""
 
-    def __init__(self, group: WorldGroup, num_bytes: int) -> None:
+    def __init__(self, group: WorldGroup, num_bytes: int, meeting: Meeting) -> None:
         """Raises RuntimeError on all ranks, with the reason, if one has no such memory."""
         from torch.distributed import _symmetric_memory as symmetric
 
         os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"  # torch looks when ranks first meet
         self._rank = group.rank
         self.tensor = _on_all_ranks(group, lambda: _allocate(num_bytes, group.device))
-        self.handle: Any = _on_all_ranks(group, lambda: symmetric.rendezvous(self.tensor, group.torch_group))
+        self.handle: Any = _on_all_ranks(group, lambda: symmetric.rendezvous(self.tensor, meeting.name))
 
     def view(self, rank: int, start_byte: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         if (
