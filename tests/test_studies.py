@@ -105,12 +105,13 @@ def test_each_row_as_released_stands_beside_its_honest_row() -> None:
     ],
 )
 def test_studies_of_the_paper_take_its_counts_as_the_least(name: str) -> None:
-    """20 calls after 5 (of strategies 15), and 100 after 25 of block-sparse masks; all by the protocol: with
-    rests, a warm clock, 0.5 %."""
+    """20 calls after 5 (of strategies 15), and 100 after 25 of block-sparse masks on the study's GPU; all by
+    the protocol: with rests, a warm clock, 0.5 %."""
     study = load_study(name)
+    is_its_gpu = not name.startswith("h200")
     for cell in study.cells():
         measure = study.measure_of(cell)
-        is_sparse = "density" in cell.mask_params and cell.kind == "kernel"
+        is_sparse = "density" in cell.mask_params and cell.kind == "kernel" and is_its_gpu
         warmup, repeats = (25, 100) if is_sparse else (5, 15 if cell.kind == "cp" else 20)
         assert measure.warmup >= warmup and measure.repeats >= repeats, cell.title
         assert (measure.precision, measure.duty) == (0.005, 0.5) and measure.warm_seconds >= 1, cell.title

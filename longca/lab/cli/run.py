@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from longca.lab.bench import Summary
+    from longca.lab.store import Known
     from longca.lab.studies import Cell, Study
 
 MEASURED_BADLY = ("disturbed", "drifting", "noisy")  # what `--retry` takes beside a status
@@ -153,8 +154,9 @@ def command(
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - {*STATUSES, *MEASURED_BADLY}:
         raise unknown("status", status, (*STATUSES, *MEASURED_BADLY))
-    if known:
-        cells = _unknown(cells, known, chosen, statuses)
+    elsewhere = None if known is None else _known(cells, known, chosen, statuses)
+    if elsewhere:
+        cells = [cell for cell in cells if cell.cell_id not in elsewhere.facts]
     if not shard:
         cells, broken = loadable(cells)
     broken = [*chosen.left_out, *broken]
@@ -175,6 +177,7 @@ def command(
         task=task,
         playoffs="only" if playoff_only else "after" if playoff else "none",
         repeats=repeats and not playoff_only,
+        elsewhere=elsewhere,
     )
     if stamp is not None:
         from longca.lab.bench import write_playoff_stamp, write_stamp
@@ -210,15 +213,15 @@ def command(
         raise typer.Exit(1)
 
 
-def _unknown(cells: list[Cell], files: Sequence[Path], study: Study, retried: frozenset[str]) -> list[Cell]:
-    """The cells without a record of the present protocol in the files; says how many have one."""
+def _known(cells: list[Cell], files: Sequence[Path], study: Study, retried: frozenset[str]) -> Known:
+    """What the files have of the cells by the present protocol; says how many."""
     import sys
 
     from longca.lab.store import known_cells
 
     known = known_cells(cells, files, study.measure_of, retried)
     print(known.sentence(len(cells), files), file=sys.stderr)
-    return [cell for cell in cells if cell.cell_id not in known.cell_ids]
+    return known
 
 
 def _print_end(summary: Summary, study: str, has_page: bool) -> None:

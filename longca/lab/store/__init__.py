@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from longca.lab.store.beside.kept import kept_answer
     from longca.lab.store.beside.playoffs import PlayoffStore
     from longca.lab.store.cells import CellStore, UnusableFile
-    from longca.lab.store.checks.known import known_cells
+    from longca.lab.store.checks.known import Known, known_cells
     from longca.lab.store.checks.record import digest_of
     from longca.lab.store.download import (
         PARTIAL,
@@ -31,6 +31,7 @@ else:
 __all__ = [
     "PARTIAL",
     "CellStore",
+    "Known",
     "LoadedRows",
     "PlayoffStore",
     "RecordTable",

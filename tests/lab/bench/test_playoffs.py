@@ -1,6 +1,8 @@
 """The play-off on a CPU: real processes, real kernels, and kernels that fail among others."""
 
 import io
+import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -9,16 +11,25 @@ import pytest
 
 from longca.lab.bench.playoff.rounds import ratio_interval
 from longca.lab.bench.run.method_version import method_versions
-from longca.lab.bench.run.playoffs import cells_of_cases, choose_players, due_playoffs, playoffs_of
+from longca.lab.bench.run.playoffs import (
+    PlayoffCounts,
+    cells_of_cases,
+    choose_players,
+    due_playoffs,
+    playoffs_of,
+)
 from longca.lab.bench.run.progress import PlainProgress
 from longca.lab.bench.run.runner import Summary, run_cells
 from longca.lab.ranking import Measurement
 from longca.lab.ranking.table import COLUMNS, counted, is_played, pairs_of, standings
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.cells import CellStore
+from longca.lab.store.checks.known import known_cells
+from longca.lab.store.export import export
 from longca.lab.store.index import CellFacts
 from longca.lab.store.load import load, load_columns
 from longca.lab.store.table import derived
+from longca.lab.studies.cell import Cell
 from longca.lab.studies.config import Config
 from longca.lab.studies.playoff.repeats import RepeatRules, cases_with_twins
 from longca.lab.studies.playoff.rules import PlayoffRules
@@ -56,7 +67,7 @@ def run(tmp_path: Path, plugins, monkeypatch) -> Callable[..., Summary]:
         study = study or load_study(str(tmp_path / "three.yaml"))
         return run_cells(
             study,
-            options.pop("cells", None) or study.cells(),
+            options.pop("cells", study.cells()),
             Config(results=tmp_path, device="cpu", disturbed="keep"),
             progress=PlainProgress(said or io.StringIO()),
             playoffs=playoffs,
@@ -142,6 +153,36 @@ def test_what_is_due_follows_from_players_and_method(run, tmp_path):
         study.cells(), facts, study.playoff.model_copy(update={"own_files": False}), device
     )
     assert len(outside) == 2, "a kernel outside of the package keeps its case from being played off"
+
+
+def test_cells_of_files_play_beside_those_of_the_run(run, tmp_path):
+    """A campaign measures the kernels of a case in several sessions, on machines that are given back."""
+    study = load_study(str(tmp_path / "three.yaml"))
+    elsewhere, here = (
+        [cell for cell in study.cells() if (cell.kernel == "sdpa") == is_here] for is_here in (False, True)
+    )
+    home: list[Record] = []
+
+    def session(cells: list[Cell], **options) -> PlayoffCounts | None:
+        """Measures on a machine that begins empty and is given back; its records come home."""
+        export(home, tmp_path / "exported")
+        file = tmp_path / "exported/records.parquet"
+        known = known_cells(study.cells(), [file], study.measure_of) if home else None
+        shutil.rmtree(tmp_path / "three", ignore_errors=True)
+        playoffs = run(cells=cells, elsewhere=known, **options).playoffs
+        home.extend(CellStore(tmp_path / "three").read_all()[0])
+        home.extend(PlayoffStore(tmp_path / "three").read_all()[0])
+        return playoffs
+
+    session(elsewhere, playoffs="none")
+    counts = session(here)
+    assert (counts.num_played, counts.num_kept) == (2, 0)
+    players = Counter(record.cell.kernel for record in home if record.playoff)
+    assert players == {"naive": 2, "quick": 2, "sdpa": 2}
+    counts = session([])
+    assert (counts.num_played, counts.num_kept) == (0, 2)
+    home[:] = [record for record in home if not record.playoff]
+    assert session([]).num_played == 2, "no cell is left to be measured, and the play-offs are"
 
 
 def test_a_twin_is_a_repeat_of_the_relation_playoff_and_no_method(run, tmp_path):

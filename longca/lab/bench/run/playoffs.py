@@ -34,6 +34,7 @@ from longca.lab.studies.playoff.rules import PlayoffRules
 if TYPE_CHECKING:
     from longca.lab.bench.run.ending import Stop
     from longca.lab.bench.run.progress import Progress
+    from longca.lab.store import Known
 
 MakeRecord = Callable[..., Record]
 
@@ -107,7 +108,8 @@ def playoffs_of(
     Args:
         cells: all methods of each case.
         device: model of the device: records of others do not count.
-        versions: method version of each cell: records of others do not count; any counts if not given.
+        versions: method version of each cell: records of others do not count; any counts of cells without
+            one.
     """
     times: dict[str, dict[Cell, Measurement]] = {}
     for cell in cells:
@@ -116,7 +118,7 @@ def playoffs_of(
             continue
         if not rules.has_case(cell):
             continue
-        if versions is None or known.method_version == versions[cell.cell_id]:
+        if versions is None or known.method_version == versions.get(cell.cell_id, known.method_version):
             times.setdefault(case_id(cell, device), {})[cell] = by_time(cell, known)
     playoffs = [
         Playoff(case, players)
@@ -213,6 +215,7 @@ class PlayoffRun:
             of them.
         make_record: makes a record of a cell, its result and how it was played.
         repeats: rules of the twins; without them there are none.
+        known: records of elsewhere, of whatever method. They say who plays, and what was played already.
     """
 
     def __init__(
@@ -228,6 +231,7 @@ class PlayoffRun:
         *,
         whole: bool = False,
         repeats: RepeatRules | None = None,
+        known: Known | None = None,
     ) -> None:
         self._study = study
         self._rules = rules
@@ -238,7 +242,9 @@ class PlayoffRun:
         self._versions = versions
         self._repeats = repeats
         self.counts = PlayoffCounts()
-        self._cells = cells_of_cases(study, cells, whole=whole)
+        self._elsewhere = known.facts if known else {}
+        self._played_elsewhere = known.players if known else {}
+        self._cells = cells_of_cases(study, [*cells, *(known.cells if known else ())], whole=whole)
 
     def play(
         self,
@@ -257,16 +263,20 @@ class PlayoffRun:
         """
         self._store.remove_leftovers()
         device = self._pool.device.name
+        here = [cell for cell in self._cells if cell.cell_id in facts]
+        facts = {**self._elsewhere, **facts}
         measured = [cell for cell in self._cells if cell.cell_id in facts]
         if not measured:
             return
         playoffs, outside = playoffs_of(
-            measured, facts, self._rules, device, self._versions.of(measured)(device)
+            measured, facts, self._rules, device, self._versions.of(here)(device) if here else {}
         )
         self.counts.left_out = [playoff.title for playoff in outside]
         players = {cell for playoff in playoffs for cell in playoff.players}
         versions = self._versions.of(players, self._rules)(device) if players else {}
         due = playoffs if force else due_playoffs(playoffs, self._store, versions, retry, show.note)
+        if not force:
+            due = [each for each in due if not self._is_played_elsewhere(each, retry)]
         self.counts.num_kept = len(playoffs) - len(due)
         due = self._with_twins(due, playoffs)
         show.start_playoffs(len(due), self.counts.num_kept)
@@ -290,12 +300,23 @@ class PlayoffRun:
             self.counts.differences += [] if difference is None else [difference]
             show.end_playoff(playoff.title, of_players)
 
+    def _is_played_elsewhere(self, playoff: Playoff, retry: AbstractSet[str]) -> bool:
+        """True if a file has it with all of its players, and it is not one of this folder to be retried."""
+        players = self._played_elsewhere.get(playoff.case, frozenset())
+        return {player.cell_id for player in playoff.players} <= players and not (
+            retry and self._store.read(playoff.case)
+        )
+
     def _with_twins(self, due: Sequence[Playoff], playoffs: Sequence[Playoff]) -> list[Playoff]:
         """The play-offs that are due, some of them with a twin."""
         if self._repeats is None:
             return list(due)
         again = {playoff.case for playoff in due}
-        kept = [self._store.read(playoff.case) for playoff in playoffs if playoff.case not in again]
+        kept = [
+            records
+            for playoff in playoffs
+            if playoff.case not in again and (records := self._store.read(playoff.case))
+        ]
         chosen = cases_with_twins(
             [playoff.case for playoff in due],
             len(kept),

@@ -30,7 +30,7 @@ from longca.lab.bench.workers.job import Job, JobError
 from longca.lab.bench.workers.launch import Launcher, Task
 from longca.lab.bench.workers.local import Local
 from longca.lab.bench.workers.pool import Pool, TooFewLeft
-from longca.lab.store import CellStore, PlayoffStore, UnusableFile
+from longca.lab.store import CellStore, Known, PlayoffStore, UnusableFile
 from longca.lab.store.index import CellFacts, cell_facts
 from longca.lab.store.text import plural
 from longca.lab.studies import STATUSES, Cell, Config, Environment, Measure, Record, Source, Study
@@ -84,6 +84,7 @@ def run_cells(
     task: Task | None = None,
     playoffs: Playing = "none",
     repeats: bool = False,
+    elsewhere: Known | None = None,
 ) -> Summary:
     """Measure those of the cells that have no record of today's method, in random order. Then, if asked to,
     some a second time, and play off their cases.
@@ -104,6 +105,7 @@ def run_cells(
             in it with all methods.
             "only": no cell is measured.
         repeats: measure some of the cells a second time, as the study says.
+        elsewhere: further cells, of which files have records. They take part in play-offs.
 
     Raises:
         UserError: another run uses the folder, it cannot be written, or the device does not exist here.
@@ -187,13 +189,11 @@ def run_cells(
             raise
         latest = functools.cache(lambda: cell_facts(store)[0] if todo else known()[0])
         repeated = run.repeat(cells, show, stop, latest, force=force) if repeats else None
-        playing = (
-            run.play_off(
-                cells, show, stop, latest, whole=part is not None, retry=retry, force=force, twins=repeats
-            )
-            if playoffs != "none"
-            else None
+        playing = run.playoffs(
+            cells, whole=part is not None, twins=repeats, known=elsewhere, are_asked=playoffs != "none"
         )
+        if playing is not None:
+            playing.play(latest(), show, stop, retry=retry, force=force)
         if missed:
             raise JobError(
                 f"{plural(show.num_left, 'cell')} not measured",
@@ -208,7 +208,7 @@ def run_cells(
         seconds=round(time.monotonic() - begun, 3),
         board=show.board,
         logs=logs,
-        playoffs=playing,
+        playoffs=None if playing is None else playing.counts,
         repeats=repeated,
     )
 
@@ -309,23 +309,14 @@ class _Run:
         repeating.measure(facts(), show, stop, force=force)
         return repeating.counts
 
-    def play_off(
-        self,
-        cells: Sequence[Cell],
-        show: Progress,
-        stop: Stop,
-        facts: Callable[[], dict[str, CellFacts]],
-        *,
-        whole: bool,
-        retry: AbstractSet[str],
-        force: bool,
-        twins: bool,
-    ) -> PlayoffCounts | None:
-        """Play off the cases of these cells, in some of them a player twice; None where the study has no
-        play-offs."""
-        if self.study.playoff is None:
+    def playoffs(
+        self, cells: Sequence[Cell], *, whole: bool, twins: bool, known: Known | None, are_asked: bool
+    ) -> PlayoffRun | None:
+        """The play-offs of these cells' cases, in some of them a player twice; None where the study has none
+        or nobody asked."""
+        if self.study.playoff is None or not are_asked:
             return None
-        playing = PlayoffRun(
+        return PlayoffRun(
             self.study,
             self.study.playoff,
             cells,
@@ -336,9 +327,8 @@ class _Run:
             self.versions_of,
             whole=whole,
             repeats=self.study.repeats if twins else None,
+            known=known,
         )
-        playing.play(facts(), show, stop, retry=retry, force=force)
-        return playing.counts
 
 
 def _kept(

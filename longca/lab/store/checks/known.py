@@ -1,4 +1,4 @@
-"""Cells that committed records have already, so that a run need not measure them.
+"""Cells that committed records have already, so that a run need not measure them, and their play-offs.
 
 A record counts if it was made by the present protocol, whatever its method version: a campaign takes many
 sessions, and the code may change between two of them. Who wants numbers of today's code alone leaves the file
@@ -7,8 +7,8 @@ away.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,17 +17,23 @@ from longca.lab.store.decode import (  # not `load`: a new column must not make 
     Decoder,
     Unusable,
 )
+from longca.lab.store.index import CellFacts
 from longca.lab.store.parquet import RECORD_COLUMN, BadTable, read_texts
 from longca.lab.store.text import plural
 from longca.lab.studies import Cell, Measure, Record
+from longca.lab.studies.playoff.case import case_id
 
 PROTOCOL_SINCE = 3  # schema of records
 
 
 class Known(NamedTuple):
-    """The cells of a selection that files have records of."""
+    """The cells of a selection that files have records of, and the play-offs of their cases."""
 
-    cell_ids: frozenset[str]
+    cells: tuple[Cell, ...]
+    facts: dict[str, CellFacts]
+    """by cell id"""
+    players: dict[str, frozenset[str]]
+    """id of a case → ids of the cells of its last play-off"""
     not_taken: dict[str, int]
     """reason → number of cells whose records alone do not count"""
     num_damaged: int
@@ -47,7 +53,7 @@ class Known(NamedTuple):
         )
         damaged = f"; {plural(self.num_damaged, 'record')} there cannot be used" if self.num_damaged else ""
         names = ", ".join(map(str, files))
-        return f"{len(self.cell_ids)} of {plural(num_cells, 'cell')} are known from {names}{refused}{damaged}"
+        return f"{len(self.cells)} of {plural(num_cells, 'cell')} are known from {names}{refused}{damaged}"
 
 
 def known_cells(
@@ -66,7 +72,8 @@ def known_cells(
         UserError: a file is not there, or is no table of records.
     """
     wanted = {cell.cell_id: cell for cell in cells}
-    known = set[str]()
+    known = dict[str, CellFacts]()
+    players = defaultdict[str, list[Record]](list)  # by play-off
     refused = dict[str, str]()
     num_damaged = 0
     decoder = Decoder()
@@ -82,16 +89,38 @@ def known_cells(
                     continue
                 if record.cell_id not in wanted or record.outcome.status in {"unavailable", *retried}:
                     continue
-                if record.playoff is not None or record.repeat:  # stands for no record of the cell's own
+                if record.repeat:  # neither a player nor the cell's own record
+                    continue
+                if record.playoff is not None:
+                    players[record.playoff].append(record)
                     continue
                 if reason := other_protocol(record, measure_of(wanted[record.cell_id])):
                     refused[record.cell_id] = reason
                 else:
-                    known.add(record.cell_id)
+                    known[record.cell_id] = CellFacts.of(record)
         except BadTable as error:
             raise UserError(f"'{path}' {error}", todo="Give a records.parquet of `longca export`") from None
     reasons = Counter(reason for cell_id, reason in refused.items() if cell_id not in known)
-    return Known(frozenset(known), dict(reasons.most_common()), num_damaged)
+    return Known(
+        tuple(cell for cell in cells if cell.cell_id in known),
+        known,
+        _last_players(players.values()),
+        dict(reasons.most_common()),
+        num_damaged,
+    )
+
+
+def _last_players(playoffs: Iterable[Sequence[Record]]) -> dict[str, frozenset[str]]:
+    """Id of a case → ids of the cells of its last play-off.
+
+    Args:
+        playoffs: the players of each.
+    """
+    players = {}
+    for playoff in sorted(playoffs, key=lambda playoff: playoff[0].started_at):
+        device = max(CellFacts.of(player).device for player in playoff)  # one that failed may not know it
+        players[case_id(playoff[0].cell, device)] = frozenset(player.cell_id for player in playoff)
+    return players
 
 
 def other_protocol(record: Record, measure: Measure) -> str:
