@@ -11,7 +11,7 @@ one writes the table of docs/results/h100/campaign.md. The campaign on H200s is 
 
 A part is a call of `longca run` for one length and some masks, with all kernels: unequal protocols are not
 ranked, so a case is worth something once it is complete. What `reports/GPU/STUDY.parquet` has by the present
-protocol is left out (`--known`).
+protocol is left out (`--known`); its cells are played off with those that are measured, where they were not.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import NamedTuple
 from benchmarks.renew import Part, rest, run
 from longca.core import UserError, format_length, unknown
 from longca.lab.bench import Prediction, Predictor, gpu_machine, playoff_hours
+from longca.lab.bench.run.players import Playoff, unplayed
 from longca.lab.store import known_cells
 from longca.lab.studies import Cell, Study, load_study
 from tools.pages import ROOT, put
@@ -100,6 +101,8 @@ class Progress:
     """ids of cells whose kernel does not run that mask"""
     known: set[str]
     """ids of cells with a record of the present protocol"""
+    unplayed: list[Playoff]
+    """play-offs of cases that have such cells"""
     parts: dict[str, Part] = field(default_factory=dict)
     minutes: dict[str, float] = field(default_factory=dict)
     """of each part, on one GPU"""
@@ -121,7 +124,11 @@ def progress(name: str, reports: Path = ROOT / "reports") -> list[Progress]:
     predictor = Predictor("cuda", is_here=False)
     predictions = {study: predictor.predict_all(cells[study]) for study in studies}
     files = {study: reports / name / f"{content.name}.parquet" for study, content in studies.items()}
-    known = {study: _known(content, cells[study], files[study]) for study, content in studies.items()}
+    known = {
+        study: known_cells(cells[study], [file] if file.is_file() else [], studies[study].measure_of)
+        for study, file in files.items()
+    }
+    to_play = {study: unplayed(known[study], content) for study, content in studies.items()}
     taken = set[tuple[str, str]]()
     stages = []
     for number, stage in enumerate(campaign.stages, 1):
@@ -132,7 +139,13 @@ def progress(name: str, reports: Path = ROOT / "reports") -> list[Progress]:
         ]
         taken |= {(stage.study, cell.cell_id) for cell in own}
         refused = {cell.cell_id for cell in own if predictions[stage.study][cell.cell_id].unsupported}
-        now = Progress(stage, own, refused, known[stage.study] & {cell.cell_id for cell in own})
+        now = Progress(
+            stage,
+            own,
+            refused,
+            {cell.cell_id for cell in own if cell.cell_id in known[stage.study].facts},
+            [playoff for playoff in to_play[stage.study] if not set(own).isdisjoint(playoff.players)],
+        )
         _add_parts(
             now,
             f"{name}-{number}",
@@ -168,10 +181,6 @@ def wall_minutes(minutes: Iterable[float], num_gpus: int) -> float:
     return max(ends)
 
 
-def _known(study: Study, cells: Sequence[Cell], file: Path) -> set[str]:
-    return set(known_cells(cells, [file], study.measure_of).cell_ids) if file.is_file() else set()
-
-
 def _add_parts(
     now: Progress,
     prefix: str,
@@ -187,21 +196,30 @@ def _add_parts(
         gpu: folder of the committed records; None where there are none of this study yet.
     """
 
+    left = {cell.cell_id for cell in now.left}
+    players = {player for playoff in now.unplayed for player in playoff.players}
+    of_stage = [cell for cell in now.cells if cell.cell_id in left or cell in players]
+
     def minutes(cells: Sequence[Cell]) -> float:
         chosen = [predictions[cell.cell_id] for cell in cells]
         seconds = START_SECONDS * len({cell.kernel for cell in cells})
-        seconds += sum(each.seconds(peak_flops, study.measure_of(each.cell)) for each in chosen)
+        seconds += sum(
+            each.seconds(peak_flops, study.measure_of(each.cell))
+            for each in chosen
+            if each.cell.cell_id in left
+        )
         return seconds / 60 + 60 * playoff_hours(chosen, study, peak_flops)[1]
 
     def key(cell: Cell) -> tuple[float, int, int]:
         return -cell.num_q_heads / cell.num_kv_heads, cell.num_q_heads, cell.seqlen
 
-    for _, of_length in groupby(sorted(now.left, key=key), key):
+    for _, of_length in groupby(sorted(of_stage, key=key), key):
         for cells, axes in _calls(list(of_length), minutes):
             name = f"{prefix}-{len(now.parts) + 1}"
             options = _options(now.stage, cells, axes)
             command = run(now.stage.study, options) if gpu is None else rest(now.stage.study, options, gpu)
-            now.parts[name] = Part(f"{now.stage.about}: {_words(cells)}", command)
+            num_left = sum(cell.cell_id in left for cell in cells)
+            now.parts[name] = Part(f"{now.stage.about}: {_words(cells[0], num_left)}", command)
             now.minutes[name] = minutes(cells)
 
 
@@ -242,11 +260,9 @@ def _options(stage: Stage, cells: Sequence[Cell], axes: Sequence[str]) -> str:
     return " ".join(options)
 
 
-def _words(cells: Sequence[Cell]) -> str:
-    cell = cells[0]
-    return (
-        f"{len(cells)} cells of {format_length(cell.seqlen)} tokens, {cell.num_q_heads}:{cell.num_kv_heads}"
-    )
+def _words(cell: Cell, num_cells: int) -> str:
+    what = f"{num_cells} cells" if num_cells else "play-offs of known cells"
+    return f"{what} of {format_length(cell.seqlen)} tokens, {cell.num_q_heads}:{cell.num_kv_heads}"
 
 
 def table(stages: Sequence[Progress]) -> str:
@@ -258,6 +274,7 @@ def table(stages: Sequence[Progress]) -> str:
         "unsupported",
         "measured",
         "left",
+        "play-offs due",
         "parts",
         "GPU minutes",
         *(f"on {num}" for num in NUM_GPUS),
@@ -275,6 +292,7 @@ def _numbers(stages: Sequence[Progress]) -> list[str]:
         sum(len(stage.refused) for stage in stages),
         sum(len(stage.known - stage.refused) for stage in stages),
         sum(len(stage.left) for stage in stages),
+        sum(len(stage.unplayed) for stage in stages),
         len(minutes),
     )
     return [

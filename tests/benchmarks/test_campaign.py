@@ -9,6 +9,7 @@ from benchmarks import campaign
 from benchmarks.campaign import PART_MINUTES, Campaign, Stage, parts_that_fit, progress, wall_minutes
 from longca.core.errors import UserError
 from longca.lab.store.export import export
+from longca.lab.studies.playoff.turns import Turns
 from longca.lab.studies.record import Record
 from longca.lab.studies.select import Selection
 from longca.lab.studies.study import load_study
@@ -68,11 +69,13 @@ def test_a_case_is_in_one_part(study: str, tmp_path: Path) -> None:
                     assert any(case <= part for part in parts)
 
 
-def test_what_is_measured_is_not_measured_again(study: str, tmp_path: Path) -> None:
-    def rested(made: Record) -> Record:
-        assert made.samples is not None
-        return made.model_copy(update={"samples": made.samples.model_copy(update={"duty": 0.5})})
+def rested(made: Record) -> Record:
+    """The record as of a GPU that rested after each call."""
+    assert made.samples is not None
+    return made.model_copy(update={"samples": made.samples.model_copy(update={"duty": 0.5})})
 
+
+def test_what_is_measured_is_not_measured_again(study: str, tmp_path: Path) -> None:
     before, _ = progress("small", tmp_path)
     cell, old = before.left[:2]
     records = [
@@ -86,6 +89,40 @@ def test_what_is_measured_is_not_measured_again(study: str, tmp_path: Path) -> N
     now, _ = progress("small", tmp_path)
     assert "--known" in next(iter(now.parts.values())).command
     assert now.known == {cell.cell_id} and len(now.left) == len(before.left) - 1
+
+
+def in_turn(made: Record, place: int, num_players: int) -> Record:
+    """The record as that of a player."""
+    assert made.samples is not None
+    numbers = tuple(place + num_players * number for number in range(len(made.samples.time_ms[0])))
+    turns = Turns(num_players=num_players, numbers=numbers, ending="rounds")
+    return made.model_copy(update={"playoff": "0" * 16, "turns": turns})
+
+
+def test_measured_cells_are_played_off_once(study: str, tmp_path: Path) -> None:
+    """A part of play-offs is left where no cell is. With the play-off of all players it is done."""
+    cells = [
+        cell
+        for cell in load_study(study).cells()
+        if (cell.mask, cell.seqlen, cell.num_kv_heads, cell.seed) == ("causal", 32 << 10, 8, 0)
+    ]
+    own = [rested(record(cell, gpu="NVIDIA H100 80GB HBM3")) for cell in cells]
+    forward = [made for made in own if made.cell.direction == "fwd"]
+    played = [in_turn(made, place, len(forward)) for place, made in enumerate(forward)]
+    (tmp_path / "small").mkdir()
+
+    def directions_to_play(records: list[Record]) -> list[str]:
+        export(records, tmp_path / "made")
+        (tmp_path / "made/records.parquet").rename(tmp_path / "small/small.parquet")
+        first, _ = progress("small", tmp_path)
+        assert not [cell for cell in first.left if cell in cells]
+        chosen = {cell_id for part in first.parts.values() for cell_id in _chosen(part.command, study)}
+        assert {player.cell_id for playoff in first.unplayed for player in playoff.players} <= chosen
+        return sorted(playoff.players[0].direction for playoff in first.unplayed)
+
+    assert directions_to_play(own) == ["bwd", "fwd"]
+    assert directions_to_play([*own, *played]) == ["bwd"]
+    assert directions_to_play([*own, *played[1:]]) == ["bwd", "fwd"]
 
 
 def test_takes_as_many_parts_as_fit(study: str, monkeypatch: pytest.MonkeyPatch) -> None:

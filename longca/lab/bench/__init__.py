@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from longca.lab.bench.run.freshness import write_playoff_stamp, write_stamp
     from longca.lab.bench.run.overview import failures, finding, outcome_table, rate_tables
     from longca.lab.bench.run.own_file import OwnFileResult, OwnFileRun, compare_own_file
-    from longca.lab.bench.run.playoffs import count_playoffs
+    from longca.lab.bench.run.players import count_playoffs
     from longca.lab.bench.run.runner import Summary, run_cells
     from longca.lab.bench.run.scores import FAILED, ShortNames
     from longca.lab.bench.workers.agent import serve

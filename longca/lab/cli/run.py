@@ -61,8 +61,8 @@ def command(
         list[Path] | None,
         typer.Option(
             help=(
-                "Leave out cells that this records.parquet has by the present protocol, of whatever method "
-                "version"
+                "Leave out cells and play-offs that this records.parquet has by the present protocol, of "
+                "whatever method version"
             ),
             show_default=False,
         ),

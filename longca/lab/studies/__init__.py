@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from longca.lab.studies.grid import Length, Measure
     from longca.lab.studies.masks import cell_mask, mask_name
     from longca.lab.studies.outcome import STATUSES, WAS_AT, Failed, OutOfMemory, TimedOut
+    from longca.lab.studies.playoff.case import case_id
     from longca.lab.studies.record import (
         COSTS,
         SCHEMA_VERSION,
@@ -66,6 +67,7 @@ __all__ = [
     "Source",
     "Study",
     "TimedOut",
+    "case_id",
     "cell_mask",
     "check_new_tokens",
     "checkout",

@@ -11,13 +11,8 @@ import pytest
 
 from longca.lab.bench.playoff.rounds import ratio_interval
 from longca.lab.bench.run.method_version import method_versions
-from longca.lab.bench.run.playoffs import (
-    PlayoffCounts,
-    cells_of_cases,
-    choose_players,
-    due_playoffs,
-    playoffs_of,
-)
+from longca.lab.bench.run.players import cells_of_cases, choose_players, due_playoffs, playoffs_of, unplayed
+from longca.lab.bench.run.playoffs import PlayoffCounts
 from longca.lab.bench.run.progress import PlainProgress
 from longca.lab.bench.run.runner import Summary, run_cells
 from longca.lab.ranking import Measurement
@@ -181,6 +176,13 @@ def test_cells_of_files_play_beside_those_of_the_run(run, tmp_path):
     assert players == {"naive": 2, "quick": 2, "sdpa": 2}
     counts = session([])
     assert (counts.num_played, counts.num_kept) == (0, 2)
+    export(home, tmp_path / "exported")
+    known = known_cells(study.cells(), [tmp_path / "exported/records.parquet"], study.measure_of)
+    assert unplayed(known, study) == []
+    fewer = known._replace(
+        players={case: players - {here[0].cell_id} for case, players in known.players.items()}
+    )
+    assert [here[0] in playoff.players for playoff in unplayed(fewer, study)] == [True]
     home[:] = [record for record in home if not record.playoff]
     assert session([]).num_played == 2, "no cell is left to be measured, and the play-offs are"
 

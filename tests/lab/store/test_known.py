@@ -85,7 +85,7 @@ def test_repeats_and_play_offs_are_no_records_of_the_cell(tmp_path: Path):
     made = record(CELL, Unsupported(reason="no"))
     export([made.model_copy(update={"repeat": True})], tmp_path)
     known = known_cells([CELL], [tmp_path / "records.parquet"], lambda cell: MEASURE)
-    assert not known.cell_ids
+    assert not known.cells
 
 
 def test_says_how_many_were_not_taken_and_why(tmp_path: Path):

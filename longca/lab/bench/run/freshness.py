@@ -28,7 +28,7 @@ from longca.core import UserError
 from longca.lab.bench.measure.environment import CONTAINER, NVIDIA_DRIVER, cpu_name
 from longca.lab.bench.plan.shards import Shard
 from longca.lab.bench.run.method_version import MethodVersions
-from longca.lab.bench.run.playoffs import due_playoffs, playoffs_of
+from longca.lab.bench.run.players import due_playoffs, playoffs_of
 from longca.lab.store import CellStore, PlayoffStore, replace_file
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.index import CellFacts, cell_facts

@@ -1,33 +1,25 @@
-"""The play-offs of a run: which cases are due, who plays, and their records. It never imports torch.
-
-A case is played off again when one of its players is not in its last play-off, or when anything changed that
-defines a player's number.
-"""
+"""The play-offs of a run and their records. It never imports torch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING
 
-from longca.core import Hardware
-from longca.core.plugin import is_of_package
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.run.method_version import MethodVersions
+from longca.lab.bench.run.players import Playoff, cells_of_cases, due_playoffs, playoffs_of
 from longca.lab.bench.workers.job import JobError
 from longca.lab.bench.workers.pool import Pool, TooFewLeft
-from longca.lab.ranking import MeasuredPoint, Measurement, standing
-from longca.lab.ranking.facts import facts_of
-from longca.lab.store import PlayoffStore, UnusableFile, View
+from longca.lab.store import PlayoffStore
 from longca.lab.store.index import CellFacts
 from longca.lab.store.text import percent, plural
 from longca.lab.studies import Cell, Record, Study
-from longca.lab.studies.playoff.case import case_id, may_play, playoff_id
+from longca.lab.studies.playoff.case import playoff_id
 from longca.lab.studies.playoff.repeats import RepeatRules, cases_with_twins
 from longca.lab.studies.playoff.rules import PlayoffRules
 
@@ -37,26 +29,6 @@ if TYPE_CHECKING:
     from longca.lab.store import Known
 
 MakeRecord = Callable[..., Record]
-
-
-@dataclass(frozen=True)
-class Playoff:
-    """A case and its players, those with the shortest times of their own first."""
-
-    case: str
-    players: tuple[Cell, ...]
-    has_twin: bool = False
-    """the first player plays under a second name as well"""
-
-    @property
-    def seats(self) -> tuple[Cell, ...]:
-        """The players, and the twin last."""
-        return (*self.players, *self.players[: self.has_twin])
-
-    @property
-    def title(self) -> str:
-        """The case in words."""
-        return self.players[0].title.partition(" ")[2]
 
 
 @dataclass
@@ -91,118 +63,6 @@ class PlayoffCounts:
             else ""
         )
         return f"{total}: {self.num_played} now{failed}, {self.num_kept} before{twins}{outside}"
-
-
-def playoffs_of(
-    cells: Iterable[Cell],
-    facts: Mapping[str, CellFacts],
-    rules: PlayoffRules,
-    device: str,
-    versions: Mapping[str, str] | None = None,
-) -> tuple[list[Playoff], list[Playoff]]:
-    """(the play-offs of these cells' cases, those that are left out since a player is in a file outside of
-    the package).
-
-    A case of one method that ran, or of none, has no play-off.
-
-    Args:
-        cells: all methods of each case.
-        device: model of the device: records of others do not count.
-        versions: method version of each cell: records of others do not count; any counts of cells without
-            one.
-    """
-    times: dict[str, dict[Cell, Measurement]] = {}
-    for cell in cells:
-        known = facts.get(cell.cell_id)
-        if known is None or known.time_ms is None or known.is_control or known.device != device:
-            continue
-        if not rules.has_case(cell):
-            continue
-        if versions is None or known.method_version == versions.get(cell.cell_id, known.method_version):
-            times.setdefault(case_id(cell, device), {})[cell] = by_time(cell, known)
-    playoffs = [
-        Playoff(case, players)
-        for case, of_case in times.items()
-        if len(players := choose_players(of_case, rules)) > 1
-    ]
-    kernels = {cell.kernel for playoff in playoffs for cell in playoff.players}
-    of_others = set() if rules.own_files else {name for name in kernels if not is_of_package("kernel", name)}
-    outside = [
-        playoff for playoff in playoffs if not of_others.isdisjoint(cell.kernel for cell in playoff.players)
-    ]
-    if not outside:
-        return playoffs, []
-    return [playoff for playoff in playoffs if playoff not in outside], outside
-
-
-def by_time(cell: Cell, facts: CellFacts) -> Measurement:
-    """A cell as players are chosen: in calls a second at its median time. Scattered samples make no player, a
-    play-off's own are better; so the interval of the median is left out."""
-    assert facts.time_ms is not None
-    rate = 1e3 / facts.time_ms
-    return Measurement(rate, rate, rate, **facts_of(facts.columns(cell)))
-
-
-def choose_players(measured: Mapping[Cell, Measurement], rules: PlayoffRules) -> tuple[Cell, ...]:
-    """The fastest cells of a case, all that are nearly as fast, and all that cells measured apart do not tell
-    from the first. Where some were measured with rests and others without, those compete that
-    `longca.lab.ranking.protocol` says.
-
-    Args:
-        measured: of one case, on one model of device.
-    """
-    cells = {cell.kernel: cell for cell in measured}
-    case = standing([MeasuredPoint(cell.kernel, (point,)) for cell, point in measured.items()])
-    return tuple(
-        cells[entry.method]
-        for entry in case.entries
-        if entry.place <= rules.first or entry.share * (1 + rules.within) >= 1 or entry.is_tied
-    )
-
-
-def due_playoffs(
-    playoffs: Iterable[Playoff],
-    store: PlayoffStore,
-    versions: Mapping[str, str] | None,
-    retry: AbstractSet[str] = frozenset(),
-    note: Callable[[str], object] = lambda text: None,
-) -> list[Playoff]:
-    """Those that are not in the store, or not with all players, or by another method.
-
-    Args:
-        versions: method version of each player's part in a play-off; any counts if not given.
-        retry: statuses of players whose play-offs are due again; also "disturbed" and "noisy".
-    """
-    due = []
-    for playoff in playoffs:
-        records = store.read(playoff.case)
-        if isinstance(records, UnusableFile):
-            note(f"Played off again: {records}")
-            records = []
-        known = {record.cell_id: record for record in records if not record.repeat}
-        players = [known.get(cell.cell_id) for cell in playoff.players]
-        if any(
-            record is None
-            or (versions is not None and record.method_version != versions[record.cell_id])
-            or _is_to_retry(record, retry)
-            for record in players
-        ):
-            due.append(playoff)
-    return due
-
-
-def count_playoffs(study: Study, facts: Mapping[str, CellFacts], store: PlayoffStore) -> tuple[int, int]:
-    """(cases that are played off, cases that have a play-off) as far as a study is measured, by whatever
-    method, on all devices."""
-    if study.playoff is None:
-        return 0, 0
-    measured = [cell for cell in study.all_cells if cell.cell_id in facts]
-    playoffs = [
-        playoff
-        for device in sorted({each.device for each in facts.values() if each.device})
-        for playoff in playoffs_of(measured, facts, study.playoff, device)[0]
-    ]
-    return len(playoffs) - len(due_playoffs(playoffs, store, None)), len(playoffs)
 
 
 class PlayoffRun:
@@ -242,8 +102,7 @@ class PlayoffRun:
         self._versions = versions
         self._repeats = repeats
         self.counts = PlayoffCounts()
-        self._elsewhere = known.facts if known else {}
-        self._played_elsewhere = known.players if known else {}
+        self._known = known
         self._cells = cells_of_cases(study, [*cells, *(known.cells if known else ())], whole=whole)
 
     def play(
@@ -264,7 +123,7 @@ class PlayoffRun:
         self._store.remove_leftovers()
         device = self._pool.device.name
         here = [cell for cell in self._cells if cell.cell_id in facts]
-        facts = {**self._elsewhere, **facts}
+        facts = {**(self._known.facts if self._known else {}), **facts}
         measured = [cell for cell in self._cells if cell.cell_id in facts]
         if not measured:
             return
@@ -301,10 +160,11 @@ class PlayoffRun:
             show.end_playoff(playoff.title, of_players)
 
     def _is_played_elsewhere(self, playoff: Playoff, retry: AbstractSet[str]) -> bool:
-        """True if a file has it with all of its players, and it is not one of this folder to be retried."""
-        players = self._played_elsewhere.get(playoff.case, frozenset())
-        return {player.cell_id for player in playoff.players} <= players and not (
-            retry and self._store.read(playoff.case)
+        """True if a file has it, and it is not one of this folder to be retried."""
+        return (
+            self._known is not None
+            and playoff.is_among(self._known)
+            and not (retry and self._store.read(playoff.case))
         )
 
     def _with_twins(self, due: Sequence[Playoff], playoffs: Sequence[Playoff]) -> list[Playoff]:
@@ -346,39 +206,6 @@ class PlayoffRun:
             )
             for number, (cell, player) in enumerate(zip(playoff.seats, players, strict=True))
         ]
-
-
-def cells_of_cases(study: Study, cells: Iterable[Cell], *, whole: bool) -> list[Cell]:
-    """The cells of all cases of these cells.
-
-    Args:
-        whole: only of cases of which `cells` has all that the study has.
-    """
-    asked = {cell.cell_id: cell for cell in cells if may_play(cell)}
-    if (
-        whole and len({cell.kernel for cell in asked.values()}) < 2
-    ):  # as nearly all jobs of a cluster: to compare cells takes long
-        return []
-    key = cache(lambda cell: case_id(cell, ""))
-    cases = {key(cell) for cell in asked.values()}
-    everything = {
-        cell.cell_id: cell for cell in study.all_cells if may_play(cell) and key(cell) in cases
-    } | asked
-    if whole:
-        partly = {key(cell) for cell in everything.values() if cell.cell_id not in asked}
-        everything = {cell_id: cell for cell_id, cell in everything.items() if key(cell) not in partly}
-    return list(everything.values())
-
-
-def _is_to_retry(record: Record, retry: AbstractSet[str]) -> bool:
-    if not retry:
-        return False
-    view = View(record, Hardware())
-    return (
-        record.outcome.status in retry
-        or ("disturbed" in retry and view.num_disturbed > 0)
-        or ("noisy" in retry and view.is_noisy)
-    )
 
 
 def difference_of_twins(records: Sequence[Record]) -> float | None:

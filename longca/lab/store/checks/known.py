@@ -20,8 +20,7 @@ from longca.lab.store.decode import (  # not `load`: a new column must not make 
 from longca.lab.store.index import CellFacts
 from longca.lab.store.parquet import RECORD_COLUMN, BadTable, read_texts
 from longca.lab.store.text import plural
-from longca.lab.studies import Cell, Measure, Record
-from longca.lab.studies.playoff.case import case_id
+from longca.lab.studies import Cell, Measure, Record, case_id
 
 PROTOCOL_SINCE = 3  # schema of records
 
