@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Scalar,
         Work,
     )
+    from longca.core.children.forks import in_forks
     from longca.core.errors import (
         UserError,
         check_installed,
@@ -109,6 +110,7 @@ __all__ = [
     "escaped",
     "folder_for_new",
     "format_length",
+    "in_forks",
     "lazy",
     "load_hardware",
     "matches",

@@ -312,10 +312,11 @@ def _from_parquet(path: Path, trusted: bool | None = None) -> _Content:
     )
 
 
-def decoded_rows(path: Path) -> Iterator[tuple[int, Record | str]]:
-    """The record of each row of a Parquet file, or the reason why it is unusable. Raises BadTable."""
+def decoded_rows(path: Path, group: int | None = None) -> Iterator[tuple[int, Record | str]]:
+    """The record of each row of a Parquet file, or of one of its row groups, or the reason why it is
+    unusable. Rows are counted from 0 there. Raises BadTable."""
     decoder = Decoder()
-    for row, text in enumerate(read_texts(path, RECORD_COLUMN)):
+    for row, text in enumerate(read_texts(path, RECORD_COLUMN, group)):
         try:
             yield row, decoder.decode((text or "").encode())
         except Unusable as error:

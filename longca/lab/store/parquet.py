@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,20 @@ class BadTable(Exception):
     name."""
 
 
-def read_texts(path: Path, column: str) -> Iterator[str | None]:
-    """An iterator over the texts of one column; equal texts share memory. Raises BadTable."""
+def row_groups(path: Path) -> list[range]:
+    """The rows of each row group of a file. Raises BadTable."""
+    with _told():
+        facts = _opened(path, ()).metadata
+        ends = [0, *accumulate(facts.row_group(number).num_rows for number in range(facts.num_row_groups))]
+        return list(map(range, ends, ends[1:]))
+
+
+def read_texts(path: Path, column: str, group: int | None = None) -> Iterator[str | None]:
+    """An iterator over the texts of one column, in one row group if it is given; equal texts share memory.
+    Raises BadTable."""
     with _told():
         file = _opened(path, [column])
-        for number in range(file.num_row_groups):
+        for number in range(file.num_row_groups) if group is None else (group,):
             table = _within_limits(path, file.read_row_group(number, [column], use_threads=False))
             # Arrow silently skips some damaged pages
             if table.num_rows != file.metadata.row_group(number).num_rows:
@@ -41,11 +51,14 @@ def read_texts(path: Path, column: str) -> Iterator[str | None]:
                 )
 
 
-def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection[str] = ()) -> pa.Table:
+def read_columns(
+    path: Path, columns: Mapping[str, str], *, optional: Collection[str] = (), group: int | None = None
+) -> pa.Table:
     """Existing columns of the derived table, in their order.
 
     Args:
         columns: name → type, as in `Column`.
+        group: the row group that is read; by default all.
 
     Raises:
         BadTable: also for a missing column that is not `optional`, or a column with another type than that of
@@ -67,7 +80,12 @@ def read_columns(path: Path, columns: Mapping[str, str], *, optional: Collection
         present = [name for name in columns if name in there]
         if not set(columns) - set(present) <= set(optional):
             raise KeyError("a column is not there")
-        table = _within_limits(path, file.read(present, use_threads=False))
+        content = (
+            file.read(present, use_threads=False)
+            if group is None
+            else file.read_row_group(group, present, use_threads=False)
+        )
+        table = _within_limits(path, content)
         for field in table.schema:
             if (field.type.value_type if _is_numbered(field.type) else field.type) != wanted[field.name]:
                 raise KeyError(f"column '{field.name}' is of another type")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longca.core import Registry, UserError
+from longca.core import Registry, UserError, in_forks
 from longca.lab.report.content.blanks import Blank, Outcomes
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import Inline, PageDrawings, draw, inline, short_name, with_shared_styles
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from longca.lab.report.contract import Figure
+
+
+MANY_ROWS = 4000
+"""from so many on figures are drawn side by side"""
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,12 @@ def drawn_figures(table: pd.DataFrame, paper: Paper) -> tuple[dict[str, list[Dra
     figures: dict[str, list[Drawn]] = {}
     outcomes = Outcomes(table)
     loaded = sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
-    for number, figure in enumerate(loaded):
-        drawn = _drawn(figure, table, outcomes, short_name(number), paper)
+
+    def made(number: int) -> Drawn:
+        return _drawn(loaded[number], table, outcomes, short_name(number), paper)
+
+    every = in_forks(made, len(loaded), are_worth_it=len(table) >= MANY_ROWS)
+    for figure, drawn in zip(loaded, every, strict=True):
         if not drawn.is_empty:
             figures.setdefault(figure.section, []).append(drawn)
     drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]

@@ -15,7 +15,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +24,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from longca.core import in_forks
 from longca.core.reading import RECORDS, read_file
 from longca.core.secrets import hidden_values
 from longca.lab.code import files_digest, reached
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 NAME = ".records.table"
 SETTLED_NS = 2_000_000_000
+AT_A_TIME = 4_000
+"""cells that one process reads before it gives their rows back"""
 DIGEST = 64  # characters of the file's first line
 SIZE = "_size"
 TIME = "_time_ns"
@@ -89,25 +92,34 @@ def rows_of_cells(store: CellStore) -> tuple[RecordTable, list[UnusableFile]]:
     }
     if kept is not None and len(same) == len(files) == len(kept.table):
         return kept.table, unusable
-    builder = TableBuilder()
-    for name in files:
-        if name in same:
-            continue
-        record = store.read(name)
-        if isinstance(record, Record):
-            builder.add(record)
-        elif record is not None:
-            unusable.append(record)
-    table = builder.table()
+    others = [name for name in files if name not in same]
+    parts = in_forks(
+        lambda number: _read_cells(store, others[number * AT_A_TIME : (number + 1) * AT_A_TIME]),
+        max(1, -(-len(others) // AT_A_TIME)),
+    )
+    unusable += [problem for _, problems in parts for problem in problems]
+    tables = [table for table, _ in parts]
     if kept is not None:
-        table = kept.table.take(sorted(same.values())) + table
-    table = table.in_order()
+        tables.insert(0, kept.table.take(sorted(same.values())))
+    table = RecordTable.joined(tables).in_order()
     if len(table) >= FEWEST and (kept is None or len(table) != len(same) or len(same) != len(kept.table)):
         stamps = [files[name] for name in table.values("cell_id")]
         settled = [stamp if stamp[1] + SETTLED_NS < now else CHANGES for stamp in stamps]
         with suppress(OSError):  # without write access, or with a full disk, cells are read each time
             write_atomically(path, _content(table, settled))
     return table, sorted(unusable, key=lambda problem: problem.path.name)
+
+
+def _read_cells(store: CellStore, names: Sequence[str]) -> tuple[RecordTable, list[UnusableFile]]:
+    builder = TableBuilder()
+    unusable = []
+    for name in names:
+        record = store.read(name)
+        if isinstance(record, Record):
+            builder.add(record)
+        elif record is not None:
+            unusable.append(record)
+    return builder.table(), unusable
 
 
 def _content(table: RecordTable, stamps: list[Stamp]) -> list[bytes]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longca.core import in_forks
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore, UnusableFile
@@ -14,7 +15,7 @@ from longca.lab.store.checks.columns import checked_columns, difference, is_veri
 from longca.lab.store.environments.listings import Environments, read_listings, unpacked
 from longca.lab.store.load import decoded_rows, first_problems, records_file
 from longca.lab.store.load import load as load_records
-from longca.lab.store.parquet import ENVIRONMENTS_KEY, BadTable, read_columns, read_metadata
+from longca.lab.store.parquet import ENVIRONMENTS_KEY, BadTable, read_columns, read_metadata, row_groups
 from longca.lab.store.rows.kept import rows_of_cells
 from longca.lab.store.rows.record_table import RecordTable, TableBuilder
 
@@ -73,10 +74,7 @@ def load_rows(*sources: Path | str) -> LoadedRows:
         environments.merge(listings)
     if not tables:
         return LoadedRows(RecordTable.of(()), problems, environments)
-    whole = tables[0]
-    for table in tables[1:]:
-        whole = whole + table
-    return LoadedRows(_distinct(whole).in_order(), problems, environments)
+    return LoadedRows(_distinct(RecordTable.joined(tables)).in_order(), problems, environments)
 
 
 def _distinct(table: RecordTable) -> RecordTable:
@@ -113,35 +111,51 @@ def _load(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environmen
 
 def _from_parquet(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environments]:
     """As in `longca.lab.store.load`, but with one record in memory at a time."""
-    builder = TableBuilder()
-    reasons: dict[int, str] = {}
     try:
-        stored = None if is_verified(path) else _Stored(path)
-        for row, record in decoded_rows(path):
-            if isinstance(record, str):
-                reasons[row] = record
-                continue
-            values = builder.add(record)
-            if stored is not None and (reason := stored.difference(row, values)):
-                reasons[row] = reason
-                builder.drop_last()
+        groups = row_groups(path)
+        is_trusted = is_verified(path)
+        parts = in_forks(lambda number: _from_group(path, number, is_trusted), len(groups))
         listings = read_metadata(path, ENVIRONMENTS_KEY)
     except BadTable as error:
         return [], [UnusableFile(path, str(error))], Environments()
-    problems = [UnusableFile(path, f"row {row + 1} {reason}") for row, reason in sorted(reasons.items())]
+    problems = [
+        UnusableFile(path, f"row {rows.start + row + 1} {reason}")
+        for rows, (_, reasons) in zip(groups, parts, strict=True)
+        for row, reason in sorted(reasons.items())
+    ]
     return (
-        [builder.table()],
+        [table for table, _ in parts],
         first_problems(problems),
         Environments() if listings is None else unpacked(listings),
     )
 
 
-class _Stored:
-    """The columns of a file that are compared with its records, read row by row from the first on."""
+def _from_group(path: Path, group: int, is_trusted: bool) -> tuple[RecordTable, dict[int, str]]:
+    """The usable records of a row group, and the reason for each of its other rows. Raises BadTable.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        is_trusted: the columns are not compared with the records.
+    """
+    builder = TableBuilder()
+    reasons: dict[int, str] = {}
+    stored = None if is_trusted else _Stored(path, group)
+    for row, record in decoded_rows(path, group):
+        if isinstance(record, str):
+            reasons[row] = record
+            continue
+        values = builder.add(record)
+        if stored is not None and (reason := stored.difference(row, values)):
+            reasons[row] = reason
+            builder.drop_last()
+    return builder.table(), reasons
+
+
+class _Stored:
+    """The columns of a row group that are compared with its records, read row by row from the first on."""
+
+    def __init__(self, path: Path, group: int) -> None:
         columns = {column.name: column.type for column in checked_columns()}
-        self._table = read_columns(path, columns, optional=columns)
+        self._table = read_columns(path, columns, optional=columns, group=group)
         self._rows = self._read()
         self._row = -1
         self._values = dict[str, object]()

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -106,12 +107,19 @@ class RecordTable:
             return self  # without a second copy
         return RecordTable(self.columns.take(chosen), self.texts, self.rows[chosen])
 
-    def __add__(self, other: RecordTable) -> RecordTable:
+    @classmethod
+    def joined(cls, tables: Sequence[RecordTable]) -> RecordTable:
+        """The rows of at least one table, in their order."""
         import pyarrow as pa
 
-        columns = pa.concat_tables([self.columns, other.columns]).unify_dictionaries().combine_chunks()
-        return RecordTable(
-            columns, self.texts + other.texts, np.concatenate([self.rows, other.rows + len(self.texts)])
+        if len(tables) == 1:
+            return tables[0]
+        columns = pa.concat_tables([table.columns for table in tables])
+        starts = [0, *accumulate(len(table.texts) for table in tables)]
+        return cls(
+            columns.unify_dictionaries().combine_chunks(),
+            Texts([block for table in tables for block in table.texts.blocks]),
+            np.concatenate([table.rows + start for table, start in zip(tables, starts, strict=False)]),
         )
 
     def in_order(self) -> RecordTable:

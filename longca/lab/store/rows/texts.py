@@ -45,9 +45,6 @@ class Texts:
     def __len__(self) -> int:
         return self._count
 
-    def __add__(self, other: Texts) -> Texts:
-        return Texts([*self.blocks, *other.blocks])
-
     def each(self, numbers: Iterable[int]) -> Iterator[bytes]:
         """The texts with these numbers, in their order; neighbours are read together."""
         for number in numbers:

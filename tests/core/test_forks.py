@@ -1,0 +1,75 @@
+"""Work that forks share, and what they leave."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from longca.core.children import forks
+from longca.core.children.forks import in_forks
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_num_cores", lambda: 2)
+
+
+def test_results_are_in_the_order_of_items_and_made_by_forks():
+    def work(item: int) -> tuple[int, bytes, int]:
+        time.sleep(0.02 * (item == 0))
+        return item, bytes(1 << 20), os.getpid()
+
+    results = in_forks(work, 7)
+    assert [item for item, *_ in results] == list(range(7))
+    assert {content for _, content, _ in results} == {bytes(1 << 20)}, "more than a pipe holds"
+    makers = {pid for *_, pid in results}
+    assert os.getpid() not in makers and len(makers) == 2
+
+
+def test_an_item_that_raises_raises_here():
+    class Odd(Exception):
+        """No pickle has it."""
+
+    def work(item: int) -> int:
+        if item == 3:
+            raise Odd(item)
+        return item
+
+    with pytest.raises(Odd, match="3"):
+        in_forks(work, 5)
+
+
+def test_what_a_killed_fork_leaves_is_done_here():
+    here = os.getpid()
+
+    def work(item: int) -> int:
+        if item == 1 and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    makers = in_forks(work, 20)
+    assert makers[1] == here and len(makers) == 20
+
+
+def test_a_result_without_a_pickle_is_made_here():
+    assert [make() for make in in_forks(lambda item: lambda: item, 3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("why", ["one item", "not worth it", "one core", "a thread", "in a fork", "too many"])
+def test_without_forks_all_is_done_here(why: str, monkeypatch: pytest.MonkeyPatch):
+    if why == "one core":
+        monkeypatch.setattr(forks, "_num_cores", lambda: 1)
+    if why == "in a fork":
+        monkeypatch.setattr(forks.multiprocessing, "parent_process", lambda: "a process")
+    num_items = {"one item": 1, "too many": forks.PIPE_BYTES // forks.ITEM.size + 1}.get(why, 3)
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    if why == "a thread":
+        thread.start()
+    try:
+        makers = in_forks(lambda item: os.getpid(), num_items, are_worth_it=why != "not worth it")
+    finally:
+        ended.set()
+    assert makers == [os.getpid()] * num_items
