@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,6 +11,7 @@ import pytest
 
 from longca.core.children import forks
 from longca.core.children.forks import in_forks
+from tests.helpers.support import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +54,37 @@ def test_what_a_killed_fork_leaves_is_done_here():
 
     makers = in_forks(work, 20)
     assert makers[1] == here and len(makers) == 20
+
+
+def test_an_interrupt_ends_all_forks_at_once_and_without_a_word():
+    """As by Ctrl-C, which all processes of a terminal's group get."""
+    code = """
+import os, time
+from longca.core.children import forks
+forks._num_cores = lambda: 2
+def work(item):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+try:
+    forks.in_forks(work, 2)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    pids = [int(process.stdout.readline()) for _ in range(2)]
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=30) == ("interrupted\n", "") and process.returncode == 0
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_result_without_a_pickle_is_made_here():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import struct
 import sys
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
+
+from longca.core.children.processes import die_with
 
 T = TypeVar("T")
 ITEM = struct.Struct("=I")
@@ -63,7 +66,7 @@ def _shared_out(work: Callable[[int], T], num_items: int, num_forks: int) -> dic
     try:
         for _ in range(num_forks):
             reader, writer = context.Pipe(duplex=False)
-            process = context.Process(target=_serve, args=(work, items, writer), daemon=True)
+            process = context.Process(target=_serve, args=(work, items, writer, os.getpid()), daemon=True)
             process.start()
             writer.close()  # so that no other fork has it
             readers.append(reader)
@@ -86,7 +89,9 @@ def _shared_out(work: Callable[[int], T], num_items: int, num_forks: int) -> dic
     return results
 
 
-def _serve(work: Callable[[int], Any], items: int, results: Any) -> None:
+def _serve(work: Callable[[int], Any], items: int, results: Any, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its forks
+    die_with(parent)
     while number := os.read(items, ITEM.size):  # all of it or nothing: no fork reads half an item
         (item,) = ITEM.unpack(number)
         with suppress(Exception):  # the other process does it again, and raises it
