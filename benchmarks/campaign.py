@@ -29,6 +29,7 @@ from longca.core import UserError, format_length, unknown
 from longca.lab.bench import Prediction, Predictor, gpu_machine, playoff_hours
 from longca.lab.bench.run.players import Playoff, unplayed
 from longca.lab.store import known_cells
+from longca.lab.store.text import plural
 from longca.lab.studies import Cell, Study, load_study
 from tools.pages import ROOT, put
 
@@ -265,6 +266,19 @@ def _words(cell: Cell, num_cells: int) -> str:
     return f"{what} of {format_length(cell.seqlen)} tokens, {cell.num_q_heads}:{cell.num_kv_heads}"
 
 
+def finding(stages: Sequence[Progress]) -> str:
+    """What is measured, in one sentence, in Markdown."""
+    runnable = sum(len(stage.cells) - len(stage.refused) for stage in stages)
+    measured = sum(len(stage.known - stage.refused) for stage in stages)
+    to_play = sum(len(stage.unplayed) for stage in stages)
+    minutes = sum(sum(stage.minutes.values()) for stage in stages)
+    due = f"{plural(to_play, 'play-off')} of them {'is' if to_play == 1 else 'are'} due"
+    return (
+        f"**{measured:,} of {runnable:,} cells that can run are measured, and {due}; about {minutes:,.0f} GPU "
+        "minutes are left.**"
+    )
+
+
 def table(stages: Sequence[Progress]) -> str:
     """The stages, in Markdown."""
     head = [
@@ -318,7 +332,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if options.write:
         page = ROOT / "docs/results" / options.campaign / "campaign.md"
-        page.write_text(put(page.read_text(), "campaign", table(stages)))
+        text = put(page.read_text(), "campaign_finding", finding(stages))
+        page.write_text(put(text, "campaign", table(stages)))
         return 0
     for stage in stages:
         for name, part in stage.parts.items():

@@ -17,6 +17,7 @@ PAGES = (
 NO_TABLES = {
     "finding",
     "campaign",
+    "campaign_finding",
     "training_curves",
     "training_curves_gpus",
     "predict_conclusion",
