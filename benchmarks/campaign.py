@@ -274,8 +274,8 @@ def finding(stages: Sequence[Progress]) -> str:
     minutes = sum(sum(stage.minutes.values()) for stage in stages)
     due = f"{plural(to_play, 'play-off')} of them {'is' if to_play == 1 else 'are'} due"
     return (
-        f"**{measured:,} of {runnable:,} cells that can run are measured, and {due}; about {minutes:,.0f} GPU "
-        "minutes are left.**"
+        f"**{measured:,} of {runnable:,} cells that can run are measured, and {due}; about {minutes:,.0f} "
+        "GPU minutes are left.**"
     )
 
 
