@@ -159,12 +159,23 @@ def progress(name: str, reports: Path = ROOT / "reports") -> list[Progress]:
     return stages
 
 
-def parts_that_fit(name: str, seconds: float, num_gpus: int) -> dict[str, Part]:
-    """The next parts of a campaign that so many GPUs begin within so many seconds. Raises UserError."""
+def parts_that_fit(
+    name: str,
+    seconds: float,
+    num_gpus: int,
+    has_ended: Callable[[str, Part], bool] = lambda name, part: False,
+) -> dict[str, Part]:
+    """The next parts of a campaign that so many GPUs begin within so many seconds. Raises UserError.
+
+    Args:
+        has_ended: tells of a part and its name whether it is done, though its records are not home yet.
+    """
     chosen: dict[str, Part] = {}
     ends = [0.0] * num_gpus
     for stage in progress(name):
         for part, minutes in stage.minutes.items():
+            if has_ended(part, stage.parts[part]):
+                continue
             first = min(range(num_gpus), key=ends.__getitem__)
             if ends[first] >= seconds:
                 return chosen

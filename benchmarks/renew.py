@@ -9,7 +9,7 @@ Parts are taken in the order given. Those of one GPU run side by side, one on ea
 alone. At the end of the time what still runs is interrupted as by Ctrl-C. Everything goes to a folder of its
 own for each part, so the same command goes on where it was;
 `--next` takes the next parts of a campaign (`benchmarks.campaign`), as many as the GPUs can measure in the
-time.
+time, without those that ended by themselves in an earlier call on this machine.
 `--pack` also puts each part's folder into an archive, for machines that are given back. `longca report FILE…`
 and `--write` of each benchmark make pages and tables of what came home.
 """
@@ -36,6 +36,8 @@ GRACE_S = 15.0  # after an interrupt: `longca run` ends its cell and its process
 POLL_S = 0.2
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OUT = "{out}"  # in a command: the part's folder
+ENDED = "ended.txt"
+"""in a part's folder: the command of the part that ended there by itself"""
 COMPARE = (
     "benchmarks.band.compare --keep --max-seconds 3600 --lengths 32K,8K,128K --kernels "
     "band,band_atomic,fa3,fa4,flex_flash,"
@@ -201,6 +203,7 @@ class Running:
     def __init__(self, name: str, part: Part, gpus: Sequence[int]) -> None:
         self.name = name
         self.gpus = gpus
+        self._part = part
         self._start = time.monotonic()
         folder = FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,6 +234,7 @@ class Running:
             f"{self._process.returncode}"
         )
         self._log.close()
+        (FOLDER / self.name / ENDED).write_text(self._part.command, encoding="utf-8")
         return True
 
     def interrupt(self) -> None:
@@ -252,6 +256,12 @@ def _heed_interrupts() -> None:
     """Undo what a script does to a command that it starts in the background: the command, and all that it
     starts, ignores SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def has_ended(name: str, part: Part) -> bool:
+    """True if this very part has ended by itself on this machine, whatever became of its cells."""
+    file = FOLDER / name / ENDED
+    return file.is_file() and file.read_text(encoding="utf-8") == part.command
 
 
 def renew(parts: Mapping[str, Part], num_gpus: int, seconds: float) -> list[str]:
@@ -325,7 +335,7 @@ def main(arguments: Sequence[str]) -> int:
         from benchmarks.campaign import parts_that_fit  # which takes its parts from here
 
         try:
-            chosen |= parts_that_fit(options.next, options.seconds, num_gpus)
+            chosen |= parts_that_fit(options.next, options.seconds, num_gpus, has_ended)
         except UserError as error:
             parser.error(str(error))
     ended = renew(chosen, num_gpus, options.seconds)

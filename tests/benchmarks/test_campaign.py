@@ -133,6 +133,10 @@ def test_takes_as_many_parts_as_fit(study: str, monkeypatch: pytest.MonkeyPatch)
         and list(parts_that_fit("small", 1.0, 2)) == every[:2]
     )
     assert list(parts_that_fit("small", 1e6, 4)) == every
+    assert list(parts_that_fit("small", 1e6, 4, lambda name, part: name == every[1])) == [
+        every[0],
+        *every[2:],
+    ]
     with pytest.raises(UserError, match="campaign"):
         parts_that_fit("large", 1.0, 1)
 

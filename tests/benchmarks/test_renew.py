@@ -96,6 +96,16 @@ def test_a_part_that_does_not_end_is_killed(place: Path, monkeypatch: pytest.Mon
     assert time.monotonic() - begun < 30
 
 
+def test_what_ended_by_itself_is_not_next_again(place: Path) -> None:
+    parts = {"ends": part("ends", 0.1), "lasts": part("lasts", 30.0)}
+    assert renew.renew(parts, 2, 3.0) == ["ends"]
+    assert {name: renew.has_ended(name, each) for name, each in parts.items()} == {
+        "ends": True,
+        "lasts": False,
+    }
+    assert not renew.has_ended("ends", part("ends", 0.2)), "another part of that name"
+
+
 def test_archives_hold_what_parts_have_written(place: Path) -> None:
     parts = {"a": part("a", 0.0, files=("elsewhere.csv", "nowhere.csv")), "never": part("never", 0.0)}
     renew.renew({"a": parts["a"]}, 1, 60.0)
