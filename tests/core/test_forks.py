@@ -24,7 +24,9 @@ def test_results_are_in_the_order_of_items_and_made_by_forks():
         time.sleep(0.02 * (item == 0))
         return item, bytes(1 << 20), os.getpid()
 
-    results = in_forks(work, 7)
+    told: list[int] = []
+    results = in_forks(work, 7, tell=told.append)
+    assert told == [1, 2, 3, 4, 5, 6, 7]
     assert [item for item, *_ in results] == list(range(7))
     assert {content for _, content, _ in results} == {bytes(1 << 20)}, "more than a pipe holds"
     makers = {pid for *_, pid in results}
@@ -52,7 +54,9 @@ def test_what_a_killed_fork_leaves_is_done_here():
             os.kill(os.getpid(), signal.SIGKILL)
         return os.getpid()
 
-    makers = in_forks(work, 20)
+    told: list[int] = []
+    makers = in_forks(work, 20, tell=told.append)
+    assert told == list(range(1, 21)), "what was made here, too"
     assert makers[1] == here and len(makers) == 20
 
 
@@ -63,7 +67,7 @@ import os, time
 from longca.core.children import forks
 forks._num_cores = lambda: 2
 def work(item):
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())
     time.sleep(60)
 try:
     forks.in_forks(work, 2)

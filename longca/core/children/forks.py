@@ -22,7 +22,13 @@ MOST_FORKS = 4
 """each may need as much memory as its items do, beside what it shares with this process"""
 
 
-def in_forks(work: Callable[[int], T], num_items: int, *, are_worth_it: bool = True) -> list[T]:
+def in_forks(
+    work: Callable[[int], T],
+    num_items: int,
+    *,
+    are_worth_it: bool = True,
+    tell: Callable[[int], object] = lambda num_done: None,
+) -> list[T]:
     """The results of all items, in their order. Each fork takes the next item once it has done one.
 
     Everything is done here without a second core, without a second item, on other systems than Linux, and in
@@ -32,13 +38,18 @@ def in_forks(work: Callable[[int], T], num_items: int, *, are_worth_it: bool = T
     Args:
         work: from the number of an item to its result, which is pickled. It changes nothing here.
         are_worth_it: False for so little work that forks would cost more than they save.
+        tell: is told after each item how many are done.
 
     Raises:
         Exception: what `work` raises.
     """
     num_forks = min(_num_cores(), num_items, MOST_FORKS) if are_worth_it and _may_fork(num_items) else 1
-    results = _shared_out(work, num_items, num_forks) if num_forks > 1 else {}
-    return [results[item] if item in results else work(item) for item in range(num_items)]
+    results = _shared_out(work, num_items, num_forks, tell) if num_forks > 1 else {}
+    for item in range(num_items):
+        if item not in results:
+            results[item] = work(item)
+            tell(len(results))
+    return [results[item] for item in range(num_items)]
 
 
 def _may_fork(num_items: int) -> bool:
@@ -54,7 +65,9 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _shared_out(work: Callable[[int], T], num_items: int, num_forks: int) -> dict[int, T]:
+def _shared_out(
+    work: Callable[[int], T], num_items: int, num_forks: int, tell: Callable[[int], object]
+) -> dict[int, T]:
     """The results by item, as far as forks had any."""
     context = multiprocessing.get_context("fork")
     items, items_in = os.pipe()
@@ -80,6 +93,7 @@ def _shared_out(work: Callable[[int], T], num_items: int, num_forks: int) -> dic
                     readers.remove(reader)
                 else:
                     results[item] = result
+                    tell(len(results))
     finally:
         os.close(items)
         for process in processes:

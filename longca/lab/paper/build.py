@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from longca.core import VERSION, Hardware, Registry, UserError, load_hardware
+from longca.core import VERSION, Hardware, Registry, UserError, in_forks, load_hardware
 from longca.lab.advice.many_gpus import verdicts as predicted_verdicts
 from longca.lab.claims import MEANINGS, READINGS, STUDY, all_claims, summary
 from longca.lab.claims import judged as judged_by_gpu
@@ -226,11 +226,12 @@ def build_paper(
         run_pages(folder, table.study),
         folder / DATA,
     )
-    shown = []
     every = exhibits()
-    for place, exhibit in enumerate(every, 1):
-        progress(f"figure or table {place} of {len(every)}: {exhibit.label}")
-        shown.append(_shown(exhibit, paper, place))
+    shown = in_forks(
+        lambda place: _shown(every[place], paper, place + 1),
+        len(every),
+        tell=lambda num_done: progress(f"{num_done} of {len(every)} figures and tables are made"),
+    )
     progress("ranking the methods")
     labels = labelled(ranked_table)
     homes = {
