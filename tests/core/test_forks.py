@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 from longca.core.children import forks
@@ -83,12 +84,10 @@ except KeyboardInterrupt:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert process.stdout is not None
-    pids = [int(process.stdout.readline()) for _ in range(2)]
+    forked = [psutil.Process(int(process.stdout.readline())) for _ in range(2)]
     os.killpg(process.pid, signal.SIGINT)
     assert process.communicate(timeout=30) == ("interrupted\n", "") and process.returncode == 0
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    assert psutil.wait_procs(forked, timeout=30)[1] == []
 
 
 def test_a_result_without_a_pickle_is_made_here():

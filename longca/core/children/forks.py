@@ -80,10 +80,10 @@ def _shared_out(
         for _ in range(num_forks):
             reader, writer = context.Pipe(duplex=False)
             process = context.Process(target=_serve, args=(work, items, writer, os.getpid()), daemon=True)
+            processes.append(process)
+            readers.append(reader)
             process.start()
             writer.close()  # so that no other fork has it
-            readers.append(reader)
-            processes.append(process)
         while readers:
             ready: list[Any] = wait(readers)
             for reader in ready:
@@ -96,7 +96,7 @@ def _shared_out(
                     tell(len(results))
     finally:
         os.close(items)
-        for process in processes:
+        for process in [process for process in processes if process.pid is not None]:
             if readers:  # this process is interrupted
                 process.kill()
             process.join()
