@@ -46,28 +46,30 @@ class Process:
         return said
 
 
-def store_of(place: Meeting) -> Any:
-    """As torch asks for it."""
-    return c10d._resolve_process_group(place.name).get_group_store()
+def store_of(place: Meeting, prefix: str = "") -> Any:
+    """As torch asks for it; with a prefix by its own store, which calls this one."""
+    store = c10d._resolve_process_group(place.name).get_group_store()
+    return c10d.PrefixStore(prefix, store) if prefix else store
 
 
-def after_unequally_many(comm: Comm) -> list[list[bytes]]:
+def after_unequally_many(comm: Comm, prefix: str) -> list[list[bytes]]:
     """What three ranks say when they share memory, before and after two of them have shared more."""
     process = Process()
     both = dist.new_group([0, 1])
     of_all = Meeting(comm)
-    said = [process.share(store_of(of_all), comm.rank, comm.world)]
+    said = [process.share(store_of(of_all, prefix), comm.rank, comm.world)]
     if comm.rank < 2:
         pair = Comm.over(both, CPU, PATIENCE_S)
         of_pair = Meeting(pair)
         for _ in range(3):
-            process.share(store_of(of_pair), pair.rank, pair.world)
-    return said + [process.share(store_of(of_all), comm.rank, comm.world) for _ in range(2)]
+            process.share(store_of(of_pair, prefix), pair.rank, pair.world)
+    return said + [process.share(store_of(of_all, prefix), comm.rank, comm.world) for _ in range(2)]
 
 
-def test_ranks_meet_that_have_shared_unequally_often():
+@pytest.mark.parametrize("prefix", ["", "symmetric_memory/1"])
+def test_ranks_meet_that_have_shared_unequally_often(prefix: str):
     everybody = [b"pid 0", b"pid 1", b"pid 2"]
-    assert on_ranks(after_unequally_many, 3, timeout_s=PATIENCE_S) == [[everybody] * 3] * 3
+    assert on_ranks(after_unequally_many, 3, prefix, timeout_s=PATIENCE_S) == [[everybody] * 3] * 3
 
 
 def without_a_peer(comm: Comm) -> tuple[float, str]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 COUNTS_BY_GROUP = (2, 15)
 """From this torch on, the exchanges of each group have numbers of their own."""
-EXCHANGE = re.compile(r"([^/]+)/(\d+)(/.*)?")
+EXCHANGE = re.compile(r"((?:.*/)?CUDASymmetricMemory)/(\d+)(/.*)?")
+"""a key of torch: the kind of memory, behind what a store puts before it, the number, and a rank or a word"""
 
 
 class Meeting:
