@@ -104,7 +104,8 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     """The outcome of one case in a sentence or two.
 
     "band is the fastest of 12, by a play-off: 512 TFLOP/s, 8.0 % faster than fa4 (6.1 to 9.9 %)."
-    "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). One device in two runs, not played off."
+    "band is first of 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). One device in two runs, not played
+    off."
     "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not played
     off."
     """
@@ -125,7 +126,7 @@ def verdict(case: Standing, rate_text: RateText) -> str:
         lead = lead_text(case.lead, case.second.method)
         if case.played_off:
             return f"{first.method} is the fastest of {len(case.entries)}, by a play-off: {rate}, {lead}."
-        return f"{first.method} leads {len(case.entries)}: {rate}, {lead}. {basis}"
+        return f"{first.method} is first of {len(case.entries)}: {rate}, {lead}. {basis}"
     tied = [
         f"{entry.method}{' (samples scatter)' if entry.scatters else ''}"
         for entry in case.entries

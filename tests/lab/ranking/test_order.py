@@ -37,7 +37,8 @@ def test_without_a_playoff_there_is_a_leader_and_no_winner():
     assert case.is_clear and case.leaders == ("a",) and not case.winner and not case.played_off
     assert (
         verdict(case, text)
-        == "a leads 2: 1000 calls/s, 50 % faster than b (49 to 52 %). One device in one run, not played off."
+        == "a is first of 2: 1000 calls/s, 50 % faster than b (49 to 52 %). One device in one run, not "
+        "played off."
     )
 
 
