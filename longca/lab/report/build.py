@@ -198,7 +198,7 @@ def build_page(
         alone=beside is None,
         decided=first_picture,
         statuses=answers.statuses(table),
-        tiles=answers.tiles(table, [kind for kind, _ in fastest]),
+        tiles=answers.tiles(table, [kind for kind, _ in fastest], decision),
         fastest=fastest,
         league=same_bits,
         repeats=first_picture.repeats if first_picture else "",

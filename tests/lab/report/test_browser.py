@@ -161,7 +161,7 @@ document.title = location.hash;""",
     hash_ = unescape(re.search(r"<title>(.*?)</title>", document)[1])
     assert hash_.startswith("#decide?") and "direction=bwd" in hash_ and "mask=causal_document" in hash_
     verdict = re.search(r'id="verdict">(.*?)</p>', document)[1]
-    assert re.match(r"\w+ leads \d|A tie of", verdict)
+    assert re.match(r"\w+ is first of \d|A tie of", verdict)
     again, log = visit(page.as_uri() + hash_, tmp_path, "--dump-dom")
     assert (
         re.search(r'id="verdict">(.*?)</p>', again)[1] == verdict

@@ -45,6 +45,8 @@ class Decision:
     views: list[HeatMap]
     default: HeatMap
     finding: str
+    judged: Cases
+    """the cases of the finding, all of the initial view's setting"""
     masks: list[str]
     names: dict[str, str]
     """mask's label → its pattern"""
@@ -83,11 +85,13 @@ def decision(table: pd.DataFrame, *, apart: bool = False) -> Decision | None:
         for key in view.keys.values()
     ]
     chosen = {key: case for key, case in of_default.standings.items() if key in names}
-    finding = _sentence(Cases(chosen, of_default.repeats), default)
+    judged = Cases(chosen, of_default.repeats)
+    finding = _sentence(judged, default)
     return Decision(
         views,
         default,
         f"{ASIDE if aside else ''}{finding}",
+        judged,
         [mask for mask in order if any(mask in view.masks for view in views)],
         dict(zip(named.mask_label, named["mask"], strict=True)),
     )
