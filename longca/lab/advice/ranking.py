@@ -23,6 +23,7 @@ from longca.lab.advice.draws import (
     forecast_draws,
     interval_s,
     is_lent,
+    is_tied,
     widening,
     with_range,
 )
@@ -364,8 +365,8 @@ def options_of(
         return not option.fits, counted, option.prediction.seconds
 
     ordered = sorted(forecasts.ways, key=place)
-    first_s = built[id(ordered[0])].prediction.seconds
-    return [(way, replace(built[id(way)], tied=built[id(way)].mean_low_s <= first_s)) for way in ordered]
+    ties = [is_tied(way, ordered[0], forecasts, question) for way in ordered]
+    return [(way, replace(built[id(way)], tied=tied)) for way, tied in zip(ordered, ties, strict=True)]
 
 
 def _option_of(
