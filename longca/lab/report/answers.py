@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longca.core import format_length
 from longca.lab.ranking import Standing, num_open, num_played_off, tallies
 from longca.lab.ranking.sentences import protocols_of, rivals_text
 from longca.lab.report.decide.cases import CaseKey, Cases, cases
 from longca.lab.report.decide.heat_map import ALONE
+from longca.lab.report.decide.views import setting_text
 from longca.lab.report.findings import at_largest
 from longca.lab.report.series import DIRECTIONS, labelled
 from longca.lab.store.text import percent, plural
@@ -67,8 +67,7 @@ def tiles(
         link = "#fastest-cp" if kind == "cp" and len(ranked) > 1 else "#fastest"
         at = None
         if decided and kind == _kind_of(decided) and len(_devices(of_kind)) == 1:
-            setting = f" ({decided.default.setting})" if decided.default.setting else ""
-            at = f"at {format_length(decided.default.seqlen)} tokens{setting}: "
+            at = f"at {setting_text(decided.default)}: "
             of_kind, link = decided.judged, "#decide"
         for direction, word in DIRECTIONS.items():
             label = (

@@ -309,11 +309,16 @@ def _sentence(compared: Cases, view: HeatMap) -> str:
     everything."""
     counting = compared.counting
     case = next(iter(counting.values()))
-    ranks = "" if view.ranks == ALONE else f" on {plural(int(view.ranks), 'rank')}"
-    setting = f" ({view.setting})" if view.setting else ""
     on = f" on {case.device}" if case.device and case.device not in view.setting else ""
     finding = finding_text(counting, "kernel" if view.ranks == ALONE else "strategy", _covered(counting))
-    return f"At {format_length(view.seqlen)} tokens{ranks}{setting}{on} {finding}"
+    return f"At {setting_text(view)}{on} {finding}"
+
+
+def setting_text(view: HeatMap) -> str:
+    """ "128K tokens on 4 ranks (64:8 heads)"."""
+    ranks = "" if view.ranks == ALONE else f" on {plural(int(view.ranks), 'rank')}"
+    setting = f" ({view.setting})" if view.setting else ""
+    return f"{format_length(view.seqlen)} tokens{ranks}{setting}"
 
 
 def _covered(counting: dict[CaseKey, Standing]) -> str:
