@@ -188,6 +188,7 @@ def build_page(
         ),
         study_title=tables.titled(study_title, devices, hardware),
         num_records=len(ordered),
+        num_cells=len(answers.cells_of(table)),
         num_shown=len(shown),
         problems=problems,
         devices=_counted(table.device),

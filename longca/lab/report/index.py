@@ -26,7 +26,7 @@ _ABOUT = re.compile(r'<meta name="description" content="([^"]*)">')
 _MADE = re.compile(r'<meta name="generator" content="longca ')
 STUDY = "paper/index.html"  # of the pages in a folder
 HEAD = 20_000  # characters that contain a page's description
-COLUMNS = ("device", "started_at", "status")
+COLUMNS = ("cell_id", "device", "started_at", "status")
 NAMES = {"report.html": "records.parquet"}  # a page → the file of its records, if that has another name
 
 
@@ -52,7 +52,6 @@ class IndexRow:
     """the address of the file; "" without one"""
     num_cells: int = 0
     num_timed: int = 0
-    """counted as on the page: a control has a cell for each process that measured it"""
     first: str = ""
     last: str = ""
     """days"""
@@ -138,8 +137,9 @@ def _study_title(name: str) -> str:
 
 def _row(device: str, name: str, page: Page | None, address: str, records: pd.DataFrame) -> IndexRow:
     days = records.started_at.str[:10]
-    timed = int((records.status == "ok").sum())
-    return IndexRow(short_device(device), name, page, address, len(records), timed, days.min(), days.max())
+    cells = records.cell_id.nunique()
+    timed = records.cell_id[records.status == "ok"].nunique()
+    return IndexRow(short_device(device), name, page, address, cells, timed, days.min(), days.max())
 
 
 def _records_by_device(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
