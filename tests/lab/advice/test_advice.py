@@ -361,6 +361,8 @@ def test_a_gpu_with_records_of_some_kernels_has_the_others_by_the_share_of_peaks
         for name in ("band", "fa3")
     )
     assert own.high_s / own.low_s < lent.high_s / lent.low_s
+    documents = advise("causal_document", gpu="H100 SXM", kernels=["band", "fa1"], draws=1, direction="bwd")
+    assert "fa1" in documents.refused and not any("fa1" in text for text in documents.assumptions)
 
 
 @pytest.mark.usefixtures("few_records")
