@@ -122,10 +122,15 @@ def verdict(case: Standing, rate_text: RateText) -> str:
         return f"Only {first.method} ran: {rate}. There is nothing to compare it with.{rest}"
     assert case.second and case.lead
     basis = f"{relation_text(case).capitalize()}, {NOT_PLAYED_OFF}."
+    # else a method that did not play, and whose own time is shorter, seems to be misplaced
+    rates = [entry.rate for entry in case.entries]
+    order = ", whose players come first" if rates != sorted(rates, reverse=True) else ""
     if case.is_clear:
         lead = lead_text(case.lead, case.second.method)
         if case.played_off:
-            return f"{first.method} is the fastest of {len(case.entries)}, by a play-off: {rate}, {lead}."
+            return (
+                f"{first.method} is the fastest of {len(case.entries)}, by a play-off{order}: {rate}, {lead}."
+            )
         return f"{first.method} is first of {len(case.entries)}: {rate}, {lead}. {basis}"
     tied = [
         f"{entry.method}{' (samples scatter)' if entry.scatters else ''}"
@@ -137,7 +142,7 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     leaders = names([f"{first.method} ({rate})", *tied], MOST_TIED)
     return (
         f"A tie of {len(case.leaders)} in front: {leaders}{after}. "
-        f"{'By a play-off.' if case.played_off else basis}"
+        f"{f'By a play-off{order}.' if case.played_off else basis}"
     )
 
 
