@@ -64,10 +64,7 @@ def tiles(
     each = cells_of(table)
     headline = [
         Tile(
-            "Cells measured",
-            f"{(each.status == 'ok').sum():,} of {len(each):,}",
-            _not_ok(table),
-            "#support",
+            "Cells measured", f"{(each.status == 'ok').sum():,} of {len(each):,}", _not_ok(table), "#support"
         )
     ]
     parallel = (attention.kind == "cp").any()

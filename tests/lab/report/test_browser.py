@@ -202,7 +202,9 @@ return saved;
     assert "var(" not in svg and "color-mix" not in svg and root.get("width"), "other programs show it, too"
     assert 'href="#m-full"' in svg and 'id="m-full"' in svg
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"sdpa", "forward", "backward"} <= set(texts), "it has the legend that stands beside it on the page"
+    assert {"sdpa", "forward", "backward"} <= set(texts), (
+        "it has the legend that stands beside it on the page"
+    )
     top, height = (float(root.get("viewBox").split()[place]) for place in (1, 3))
     assert top < 0 and height == float(root.get("height"))
     head, *lines = csv.strip().split("\n")
