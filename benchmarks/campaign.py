@@ -31,7 +31,7 @@ from longca.lab.bench.run.players import Playoff, unplayed
 from longca.lab.store import known_cells
 from longca.lab.store.text import plural
 from longca.lab.studies import Cell, Study, load_study
-from tools.pages import ROOT, put
+from tools.pages import ROOT, write_blocks
 
 PART_MINUTES = 8.5  # of at most 9: a call also measures controls
 START_SECONDS = 9.0  # of a kernel's process: in reports/h100/rested 139 starts took 8.4 s on average
@@ -343,8 +343,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if options.write:
         page = ROOT / "docs/results" / options.campaign / "campaign.md"
-        text = put(page.read_text(), "campaign_finding", finding(stages))
-        page.write_text(put(text, "campaign", table(stages)))
+        write_blocks(page, campaign_finding=finding(stages), campaign=table(stages))
         return 0
     for stage in stages:
         for name, part in stage.parts.items():

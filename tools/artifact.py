@@ -28,7 +28,7 @@ from longca.lab.store.load import committed, load_columns
 from longca.lab.store.text import number, plural, short_device
 from longca.lab.studies import Selection, load_study
 from longca.lab.studies.checkout import git
-from tools.pages import ROOT, put
+from tools.pages import ROOT, write_blocks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,10 +247,7 @@ def blocks() -> Iterable[tuple[str, str]]:
 
 
 def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    for name, content in blocks():
-        page = put(page, name, content)
-    PAGE.write_text(page, encoding="utf-8")
+    write_blocks(PAGE, **dict(blocks()))
     print(PAGE.relative_to(ROOT))
 
 

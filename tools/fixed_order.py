@@ -21,7 +21,7 @@ from longca.lab.ranking.table import standings
 from longca.lab.store.table import RANKED_BY, is_deterministic
 from longca.lab.store.text import plural, short_device
 from tools.committed import with_playoffs
-from tools.pages import ROOT, as_code, put
+from tools.pages import ROOT, as_code, with_blocks
 
 RECORDS = ROOT / "reports/h200/deterministic.parquet"
 README = ROOT / "README.md"
@@ -113,8 +113,8 @@ def league(records: Path = RECORDS) -> League:
 def pages(result: League) -> dict[Path, str]:
     """File → its content."""
     return {
-        README: put(README.read_text(encoding="utf-8"), "fixed_order", result.sentence()),
-        PAGE: put(PAGE.read_text(encoding="utf-8"), "fixed_order", result.block()),
+        README: with_blocks(README, fixed_order=result.sentence()),
+        PAGE: with_blocks(PAGE, fixed_order=result.block()),
     }
 
 

@@ -20,7 +20,7 @@ from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.report.look.colours import text_colour
 from longca.lab.store.table import RANKED_BY, is_ranked
 from longca.lab.store.text import plural, short_device
-from tools.pages import ROOT, as_code, put
+from tools.pages import ROOT, as_code, write_blocks
 
 COLUMNS = tuple(dict.fromkeys((*OF_RANKING, *RANKED_BY, "num_samples")))
 RECORDS = ROOT / "reports/h100/h100-dense.parquet"  # the GPU of the study
@@ -258,11 +258,8 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path, content in pictures(result).items():
         path.write_text(content, encoding="utf-8")
-    PAGE.write_text(
-        put(PAGE.read_text(encoding="utf-8"), "finding", block(result, on_h200)), encoding="utf-8"
-    )
-    text = PAGE_H200.read_text(encoding="utf-8")
-    PAGE_H200.write_text(put(text, "finding", on_h200.sentence()), encoding="utf-8")
+    write_blocks(PAGE, finding=block(result, on_h200))
+    write_blocks(PAGE_H200, finding=on_h200.sentence())
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from longca.lab.advice.many_gpus import (
     verdicts,
 )
 from longca.lab.report.look import STRATEGIES as COLOURS
-from tools.pages import ROOT, put
+from tools.pages import ROOT, with_blocks
 
 PAGE = ROOT / "docs/results/h100/prediction.md"
 DRAWING = ROOT / "docs/results/h100/many_gpus.svg"
@@ -180,15 +180,13 @@ def draw(cells: Sequence[PredictedCell]) -> str:
 
 def content(cells: Sequence[PredictedCell]) -> str:
     """The page with all that follows from the cells."""
-    page = PAGE.read_text(encoding="utf-8")
-    for name, block in (
-        ("many_gpus_conclusion", conclusion(cells)),
-        ("many_gpus_rates", rates(cells)),
-        ("many_gpus_claims", judged(cells)),
-        ("many_gpus_setting", f"Setting: {setting()}."),
-    ):
-        page = put(page, name, block)
-    return page
+    return with_blocks(
+        PAGE,
+        many_gpus_conclusion=conclusion(cells),
+        many_gpus_rates=rates(cells),
+        many_gpus_claims=judged(cells),
+        many_gpus_setting=f"Setting: {setting()}.",
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

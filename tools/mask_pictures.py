@@ -17,7 +17,7 @@ from longca.lab.report.look import MaskDrawing
 from longca.lab.report.look.masks import FILE, symbol
 from longca.masks import build_mask
 from longca.masks.picture import FRAME, VISIBLE, outline
-from tools.pages import ROOT, put
+from tools.pages import ROOT, write_blocks
 
 PAGE = ROOT / "docs/design/masks.md"
 FOLDER = ROOT / "docs/design/masks"
@@ -132,8 +132,7 @@ def main() -> None:
     for path, content in pictures().items():
         path.write_text(content, encoding="utf-8")
     FILE.write_text(symbols(), encoding="utf-8")
-    page = put(PAGE.read_text(encoding="utf-8"), "masks", table())
-    PAGE.write_text(put(page, "other_masks", other_table()), encoding="utf-8")
+    write_blocks(PAGE, masks=table(), other_masks=other_table())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.ranking.table import RATE, counted
 from longca.lab.store.load import load_columns
 from longca.lab.store.text import short_device
-from tools.pages import ROOT, put
+from tools.pages import ROOT, with_blocks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +72,7 @@ def block(rates: pd.DataFrame) -> str:
 
 
 def page(rates: pd.DataFrame) -> str:
-    return put(PAGE.read_text(encoding="utf-8"), "new_tokens", block(rates))
+    return with_blocks(PAGE, new_tokens=block(rates))
 
 
 if __name__ == "__main__":

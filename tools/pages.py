@@ -19,6 +19,20 @@ def put(page: str, name: str, content: str) -> str:
     return f"{before}{start}\n{content}\n{end}{after}"
 
 
+def with_blocks(page: Path, **blocks: str) -> str:
+    """The text of a page with these blocks, by their names. Raises ValueError where one has no place."""
+    text = page.read_text(encoding="utf-8")
+    for name, content in blocks.items():
+        text = put(text, name, content)
+    return text
+
+
+def write_blocks(page: Path, **blocks: str) -> None:
+    """Write these blocks into a page. Raises ValueError where one has no place; the page then stays as it
+    is."""
+    page.write_text(with_blocks(page, **blocks), encoding="utf-8")
+
+
 def as_code(text: str, names: Iterable[str]) -> str:
     """The text with these names, where they are whole words, as code."""
     longest_first = sorted(map(re.escape, names), key=len, reverse=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tools.pages import ROOT, put
+from tools.pages import ROOT, write_blocks
 
 FOLDER = ROOT / "docs/guide/training"
 PAGE = ROOT / "docs/guide/context-parallel.md"
@@ -336,10 +336,7 @@ def main(arguments: Sequence[str]) -> int:
     for setting in filter(lambda entry: entry.curves.exists(), (CPU, GPUS)):
         losses, facts = read(setting)
         draw(losses, setting)
-        PAGE.write_text(
-            put(PAGE.read_text(encoding="utf-8"), setting.place, "\n".join(table(losses, facts, setting))),
-            encoding="utf-8",
-        )
+        write_blocks(PAGE, **{setting.place: "\n".join(table(losses, facts, setting))})
     return 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from tools.pages import ROOT, put
+from tools.pages import ROOT, write_blocks
 
 RECORDS = ROOT / "tests/ops/band_builds.json"
 PAGE = ROOT / "docs/design/triton-versions.md"
@@ -35,7 +35,7 @@ def table() -> str:
 
 
 def main() -> None:
-    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), "triton_builds", table()), encoding="utf-8")
+    write_blocks(PAGE, triton_builds=table())
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from longca.core import format_length
 from longca.lab.advice.recorded import OWN, PAPER, measured_cells
 from longca.lab.store.load import load
 from longca.predict import Interval
-from tools.pages import put
+from tools.pages import write_blocks
 from tools.table import Table, add_options
 
 # wanted: the median error, that of 95 % of cells, and the coverage of intervals
@@ -305,7 +305,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     print(text)
     for page in options.write:
-        page.write_text(put(page.read_text(encoding="utf-8"), "predict_conclusion", text), encoding="utf-8")
+        write_blocks(page, predict_conclusion=text)
     return 0
 
 

@@ -83,9 +83,9 @@ class Gpu:
         return of_grid(pd.read_parquet(path, columns=columns))
 
     def cells(self, study: str, status: str | None = None) -> int:
-        """Count of records, of all or of one status."""
+        """Count of the cells with records, of all or of one status. A control has several records."""
         table = self.table(study)
-        return len(table) if status is None else int((table.status == status).sum())
+        return int((table if status is None else table.loc[table.status == status]).cell_id.nunique())
 
     def asked(self, study: str) -> int:
         """Count of the cells of a study."""

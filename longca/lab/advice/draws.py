@@ -188,6 +188,19 @@ class DrawForecasts:
         return sum(seconds <= self.best()[draw] * (1 + NEAR) for draw, seconds in way.seconds().items())
 
 
+def is_tied(
+    way: WayForecasts, first: WayForecasts, forecasts: DrawForecasts, question: AdviceQuestion
+) -> bool:
+    """True if the low end of a way's interval is not above the time of the first, at a rate between nodes
+    that both have: a rate that is not known moves both."""
+    speeds = range(1 + len(NETWORK_RANGE) if question.gpus > question.network.ranks_per_node else 1)
+    low = 1 + residuals(way.candidate, question).widened(widening(question)).low
+    return any(
+        forecasts.mean_seconds(way, speed) * min(low, 1) <= forecasts.mean_seconds(first, speed)
+        for speed in speeds
+    )
+
+
 def forecast_draws(question: AdviceQuestion, speeds: Sequence[LinkSpeeds]) -> DrawForecasts:
     """Predicts all ways to run a call in all draws of a question.
 

@@ -23,6 +23,7 @@ from longca.lab.advice.draws import (
     forecast_draws,
     interval_s,
     is_lent,
+    is_tied,
     widening,
     with_range,
 )
@@ -62,8 +63,8 @@ def _without_models(lent: Sequence[str], question: AdviceQuestion) -> str:
     return f"no models are fitted to its records in {folder} (--records does so); kernels are"
 
 
-def assumptions(question: AdviceQuestion) -> list[str]:
-    """The assumptions of the answer beyond records, a sentence each."""
+def assumptions(question: AdviceQuestion, kernels: Sequence[str]) -> list[str]:
+    """The assumptions of an answer with these kernels beyond records, a sentence each."""
     network = question.network
     call = question.call
     texts = []
@@ -72,7 +73,7 @@ def assumptions(question: AdviceQuestion) -> list[str]:
             f"the machine was busy or unsteady while it was probed: intervals are {network.wider:g} times as "
             f"wide"
         )
-    lent = [name for name in question.kernels if is_lent(name, question)]
+    lent = [name for name in kernels if is_lent(name, question)]
     if lent:
         texts.append(
             f"{question.gpu.name}: {_without_models(lent, question)} those of {question.reference.device} by "
@@ -96,7 +97,7 @@ def assumptions(question: AdviceQuestion) -> list[str]:
             f"head dim {call.head_dim}, {call.dtype}: records have head dim 128 and bf16; time is scaled by "
             f"the head dim"
         )
-    models = [question.model(name, way) for name in question.kernels for way in question.directions]
+    models = [question.model(name, way) for name in kernels for way in question.directions]
     lengths = [model.longest_tokens for model in models if model is not None]
     if question.gpus == 1 and lengths and question.mask.seqlen_k > max(lengths):
         texts.append(
@@ -110,7 +111,7 @@ def assumptions(question: AdviceQuestion) -> list[str]:
     grid = question.mask.grid
     if grid is not None and question.mask.origin is not None and draws_alike(question.mask):
         texts.append(f"one draw: it has {grid.visible.size:,} blocks, so that others take the same time")
-    other = [pair for pair in question.fitted.other_protocol if pair.split()[0] in question.kernels]
+    other = [pair for pair in question.fitted.other_protocol if pair.split()[0] in kernels]
     if other:
         usual, rest = ("with", "without") if question.fitted.rests else ("without", "with")
         texts.append(f"{names(other)}: fitted on calls {rest} rests of the GPU, the others on calls {usual}")
@@ -318,6 +319,7 @@ def advise(
         if ordered[1:]
         else ()
     )
+    used = {option.candidate.kernel for option in options}
     answered = replace(question, seeds=question.seeds[: forecasts.num_draws])
     given = {
         **params,
@@ -341,7 +343,7 @@ def advise(
         sentence,
         options,
         forecasts.refused,
-        tuple(assumptions(question)),
+        tuple(assumptions(question, [name for name in question.kernels if name in used])),
         others,
         question.num_draws,
         left_out(answered, given),
@@ -364,8 +366,8 @@ def options_of(
         return not option.fits, counted, option.prediction.seconds
 
     ordered = sorted(forecasts.ways, key=place)
-    first_s = built[id(ordered[0])].prediction.seconds
-    return [(way, replace(built[id(way)], tied=built[id(way)].mean_low_s <= first_s)) for way in ordered]
+    ties = [is_tied(way, ordered[0], forecasts, question) for way in ordered]
+    return [(way, replace(built[id(way)], tied=tied)) for way, tied in zip(ordered, ties, strict=True)]
 
 
 def _option_of(

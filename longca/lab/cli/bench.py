@@ -331,21 +331,13 @@ def _row(record: Record, case: Standing, factor: float) -> list[Any]:
 
     view = _view(record)
     entry = _entry(case, record.cell.kernel)
-    tensor = view.worst_tensor
-    error = (
-        ""
-        if tensor is None
-        else f"{tensor} {view.error(tensor):.1e} / {view.accuracy.budget[tensor]:.1e}"
-        if view.accuracy
-        else ""
-    )
     tied = " (tie)" if entry.is_tied else ""
     return [
         entry.method,
         number(view.median_ms),
         number(factor * entry.rate),
         f"{percent(entry.share, 3)}{tied}",
-        error,
+        view.error_text,
     ]
 
 

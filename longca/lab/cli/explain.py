@@ -28,6 +28,7 @@ from longca.lab.studies import Cell, Failed, Record
 
 if TYPE_CHECKING:
     from longca.lab.bench import Prediction
+    from longca.lab.store import View
 
 MOST_WHOLE = 3  # cells that are shown with all facts; of more those of which the same is said stand together
 
@@ -135,19 +136,26 @@ def _refusal(prediction: "Prediction") -> str | None:
     return prediction.unavailable or prediction.unsupported
 
 
-def _result(record: Record) -> str:
-    """Time and rate, or the status and why."""
+def _view(record: Record) -> "View":
     from longca.core import Hardware
     from longca.lab.store import View
-    from longca.lab.store.text import number
 
-    view = View(record, Hardware())
+    return View(record, Hardware())
+
+
+def _result(record: Record) -> str:
+    """Time and rate, or the status and why."""
+    from longca.lab.store.text import number, rate_scale
+
+    view = _view(record)
     if view.median_ms is None:
         return f"{record.outcome.status}: {view.reason}" if view.reason else record.outcome.status
     rate = view.per_device(view.median_ms)
-    return f"{record.outcome.status}: {number(view.median_ms)} ms" + (
-        "" if rate is None else f", {number(rate)} TFLOP/s of a device"
-    )
+    time = f"{record.outcome.status}: {number(view.median_ms)} ms"
+    if rate is None:
+        return time
+    factor, unit = rate_scale(rate)
+    return f"{time}, {number(factor * rate)} {unit} of a device"
 
 
 def _state(prediction: "Prediction") -> str:
@@ -210,6 +218,8 @@ def _print_whole(prediction: "Prediction", record: Record | None) -> None:
             "inputs and outputs": format_bytes(prediction.tensor_bytes),
         }
     facts |= {"last result": _result(record) if record else "not measured yet"}
+    if record and (error := _view(record).error_text):
+        facts |= {"error / budget": error}
     width = max(len(key) for key in facts)
     for key, value in facts.items():
         print(textwrap.fill(f"{key:>{width}}  {value}", line_width(), subsequent_indent=" " * (width + 2)))

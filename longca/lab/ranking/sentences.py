@@ -104,7 +104,8 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     """The outcome of one case in a sentence or two.
 
     "band is the fastest of 12, by a play-off: 512 TFLOP/s, 8.0 % faster than fa4 (6.1 to 9.9 %)."
-    "band leads 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). One device in two runs, not played off."
+    "band is first of 12: 512 TFLOP/s, 8.0 % faster than fa4 (4.1 to 12 %). One device in two runs, not played
+    off."
     "A tie of 2 in front: cudnn (601 TFLOP/s) and fa3; then flex at 84 %. One device in one run, not played
     off."
     """
@@ -121,11 +122,16 @@ def verdict(case: Standing, rate_text: RateText) -> str:
         return f"Only {first.method} ran: {rate}. There is nothing to compare it with.{rest}"
     assert case.second and case.lead
     basis = f"{relation_text(case).capitalize()}, {NOT_PLAYED_OFF}."
+    # else a method that did not play, and whose own time is shorter, seems to be misplaced
+    rates = [entry.rate for entry in case.entries]
+    order = ", whose players come first" if rates != sorted(rates, reverse=True) else ""
     if case.is_clear:
         lead = lead_text(case.lead, case.second.method)
         if case.played_off:
-            return f"{first.method} is the fastest of {len(case.entries)}, by a play-off: {rate}, {lead}."
-        return f"{first.method} leads {len(case.entries)}: {rate}, {lead}. {basis}"
+            return (
+                f"{first.method} is the fastest of {len(case.entries)}, by a play-off{order}: {rate}, {lead}."
+            )
+        return f"{first.method} is first of {len(case.entries)}: {rate}, {lead}. {basis}"
     tied = [
         f"{entry.method}{' (samples scatter)' if entry.scatters else ''}"
         for entry in case.entries
@@ -136,7 +142,7 @@ def verdict(case: Standing, rate_text: RateText) -> str:
     leaders = names([f"{first.method} ({rate})", *tied], MOST_TIED)
     return (
         f"A tie of {len(case.leaders)} in front: {leaders}{after}. "
-        f"{'By a play-off.' if case.played_off else basis}"
+        f"{f'By a play-off{order}.' if case.played_off else basis}"
     )
 
 

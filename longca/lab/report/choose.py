@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.ranking.sentences import field_text
 from longca.lab.ranking.table import COLUMNS as RANKING
+from longca.lab.ranking.table import resolutions_of
 from longca.lab.report.decide.heat_map import HeatMap, Placed
 from longca.lab.report.decide.views import decision
-from longca.lab.report.series import DIRECTIONS, is_earlier, join, labelled
+from longca.lab.report.series import DIRECTIONS, RESOLUTIONS, is_earlier, join, labelled
 from longca.lab.store.table import is_ranked
 from longca.lab.studies import usual_corpus
 
@@ -182,16 +183,26 @@ class CallRanking:
         return sum(placed.num_samples for _, placed in self.methods)
 
 
-def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
+def rankings(
+    table: pd.DataFrame, question: CallQuestion, repeats_of: pd.DataFrame | None = None
+) -> list[CallRanking]:
     """The rankings that answer the question; several if unspecified corpora, devices or parameters differ;
-    none without records."""
+    none without records.
+
+    Args:
+        repeats_of: rows whose repeats tell what differs, as those of a page are all of its study; those of
+            the table if not given.
+    """
     asked = _of_mask(table, question)
     for axis in AXES:
         asked = asked.loc[asked[axis] == getattr(question, axis)]
     usual = asked.corpus == usual_corpus(question.seqlen)
     if question.corpus is not None or usual.any():
         asked = asked.loc[usual if question.corpus is None else asked.corpus == question.corpus]
-    decided = decision(asked) if len(asked) else None
+    if not len(asked):
+        return []
+    asked.attrs = {**asked.attrs, RESOLUTIONS: resolutions_of(table if repeats_of is None else repeats_of)}
+    decided = decision(asked)
     if decided is None:
         return []
     named = labelled(asked)
@@ -199,19 +210,23 @@ def rankings(table: pd.DataFrame, question: CallQuestion) -> list[CallRanking]:
 
 
 def rankings_by_study(
-    table: pd.DataFrame, question: CallQuestion
+    table: pd.DataFrame, question: CallQuestion, repeats_of: pd.DataFrame | None = None
 ) -> list[tuple[CallRanking, tuple[str, ...]]]:
     """For each GPU and setting, the ranking of the study that measured the most methods with rests, or
     without where none has two with rests, and the other studies that measured some.
 
     Records of several studies are never put together here: they differ in their runs, in what they ask, and
     in who was measured twice.
+
+    Args:
+        repeats_of: as of `rankings`; of each study its own.
     """
+    whole = table if repeats_of is None else repeats_of
     found: dict[tuple[tuple[str, ...], str], list[CallRanking]] = {}
     every = [
         ranking
-        for _, rows in table.loc[is_ranked(table)].groupby("study", sort=False)
-        for ranking in rankings(rows, question)
+        for study, rows in table.loc[is_ranked(table)].groupby("study", sort=False)
+        for ranking in rankings(rows, question, whole.loc[whole.study == study])
     ]
     most: dict[tuple[str, ...], int] = {}
     for ranking in every:

@@ -160,6 +160,14 @@ class View(Times):
         whole = error / budget if budget else (math.inf if error else 0.0)
         return max(whole, self.accuracy.worst_row.get(tensor, 0.0))
 
+    @property
+    def error_text(self) -> str:
+        """The error of the worst tensor beside its budget, "dv 3.8e-07 / 2.7e-06"; "" if none was checked."""
+        tensor = self.worst_tensor
+        if self.accuracy is None or tensor is None:
+            return ""
+        return f"{tensor} {self.error(tensor):.1e} / {self.accuracy.budget[tensor]:.1e}"
+
     def error(self, tensor: str | None) -> float | None:
         if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
             return None

@@ -7,11 +7,13 @@ import pytest
 
 from longca.core.call import Work
 from longca.core.plugin import Registry
-from longca.lab.bench.plan.predict import Predictor
+from longca.lab.bench.plan import predict
+from longca.lab.bench.plan.predict import Predictor, playoff_hours
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.masks import cell_mask
-from longca.lab.studies.study import load_study
+from longca.lab.studies.playoff.rules import PlayoffRules
+from longca.lab.studies.study import Study, load_study
 from tests.helpers.committed import committed
 
 
@@ -159,3 +161,14 @@ def test_a_plan_is_for_this_machine_or_for_a_gpu_that_is_named(longca):
         longca("plan", "paper", "-m", "causal", "-c", "ulysses", "-k", "naive,band", "--json").stdout
     )
     assert sum(entry["num_cells"] for entry in cp["not_run"]) == cp["num_cells"], "a CPU has no 8 GPUs"
+
+
+def test_no_playoff_is_promised_to_a_kernel_in_a_file_of_its_own(monkeypatch):
+    """A run plays none of them, unless the study allows it."""
+    grid = {"kernel": ["naive", "sdpa"], "mask": "causal", "seqlen": 512, "heads": "4:2", "head_dim": 64}
+    study = Study.model_validate({"name": "mine", "grids": [grid]})
+    allowed = study.model_copy(update={"playoff": PlayoffRules(own_files=True)})
+    predictions = list(map(Predictor("cpu").predict, study.cells()))
+    assert playoff_hours(predictions, study, 1e12)[0] == 2
+    monkeypatch.setattr(predict, "is_of_package", lambda kind, name: name != "naive")
+    assert [playoff_hours(predictions, chosen, 1e12)[0] for chosen in (study, allowed)] == [0, 2]

@@ -84,7 +84,7 @@ def test_the_order_is_that_of_the_times(table):
         and ranking.num_cells == len(expected)
     )
     assert (
-        ranking.finding.startswith(f"{expected.method.iloc[0]} leads {len(expected)}: ")
+        ranking.finding.startswith(f"{expected.method.iloc[0]} is first of {len(expected)}: ")
         and "faster than" in ranking.finding
     )
     assert ranking.finding.endswith("not played off. 1 could not.")

@@ -1,6 +1,7 @@
 """`longca list` and `longca explain`: a line a row, the finding first, and numbers as numbers."""
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -159,6 +160,10 @@ def test_explain_tells_results_and_the_traceback_on_demand(longca, tiny, tmp_pat
     )
     done = longca("explain", tiny, "-k", "naive", COLUMNS=str(WIDTH))
     assert "2 measured: 1 ok, 1 error" in lines(done)[0]
-    assert "TFLOP/s" in done.stdout and "error: ValueError: no luck" in " ".join(done.stdout.split())
+    assert re.search(
+        r"ms, \d+ GFLOP/s of\s+a device", done.stdout
+    ) and "error: ValueError: no luck" in " ".join(done.stdout.split())
     assert "`--log` shows its traceback" in done.stdout and "line 7" not in done.stdout
     assert "line 7" in longca("explain", broken.cell_id[:9], "--study", tiny, "--log").stdout
+    whole = longca("explain", fine.cell_id[:9], "--study", tiny).stdout
+    assert re.search(r"error / budget  \w+ \S+e\S+ / \S+e\S+\n", whole), "also of a result that is right"

@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.chromium import browser
 from tests.lab.report.test_browser import act, pytestmark, visit
 from tests.lab.report.test_every_page import AUDIT
+from tests.lab.report.test_narrow_windows import SCROLLING
 
 __all__ = ["pytestmark"]  # a browser is needed here, too
 
@@ -51,6 +52,13 @@ def test_nothing_is_cut_or_pale(page: Path, tmp_path: Path, width: int, dark: bo
     with browser(tmp_path) as tab:
         assert tab.open(page.as_uri(), width, dark=dark) == []
         assert tab.run(AUDIT) == {}
+
+
+def test_no_figure_scrolls_in_a_narrow_window(page: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as tab:
+        assert tab.open(page.as_uri(), 390) == []
+        tab.run("document.querySelectorAll('details').forEach((part) => { part.open = true })")
+        assert tab.run(SCROLLING.replace("'figure'", "'.exhibit'")) == []
 
 
 @pytest.mark.slow

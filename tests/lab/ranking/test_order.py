@@ -37,7 +37,8 @@ def test_without_a_playoff_there_is_a_leader_and_no_winner():
     assert case.is_clear and case.leaders == ("a",) and not case.winner and not case.played_off
     assert (
         verdict(case, text)
-        == "a leads 2: 1000 calls/s, 50 % faster than b (49 to 52 %). One device in one run, not played off."
+        == "a is first of 2: 1000 calls/s, 50 % faster than b (49 to 52 %). One device in one run, not "
+        "played off."
     )
 
 
@@ -57,10 +58,10 @@ def test_a_playoff_outranks_what_was_measured_apart():
     shares = [entry.share for entry in case.entries]
     assert shares == sorted(shares, reverse=True) and shares[1] == pytest.approx(1.05 / 1.1)
     assert verdict(case, text).startswith(
-        "b is the fastest of 4, by a play-off: 952 calls/s, 4.8 % faster than a ("
+        "b is the fastest of 4, by a play-off, whose players come first: 952 calls/s, 4.8 % faster than a ("
     )
     tie = standing([point("a", 1.0, played=[1.0] * 10), point("b", 1.5, played=[1.001] * 10)])
-    assert tie.leaders == ("a", "b") and not tie.winner
+    assert tie.leaders == ("a", "b") and not tie.winner and verdict(tie, text).endswith("By a play-off.")
 
 
 def test_a_single_player_played_with_nobody():

@@ -31,7 +31,7 @@ def test_two_with_rests_leave_the_others_out():
     assert field_text(case) == (
         "first of 2; 1 could not; 1 was not asked; 1 was measured without rests, not compared"
     )
-    assert "c leads 2:" in verdict(case, text) and not case.lead.resolution.is_mixed
+    assert "c is first of 2:" in verdict(case, text) and not case.lead.resolution.is_mixed
 
 
 def test_a_single_one_with_rests_is_left_out():

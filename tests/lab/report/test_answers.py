@@ -6,6 +6,7 @@ import pytest
 
 from longca.lab.ranking.sentences import counts_text
 from longca.lab.report.answers import tiles
+from longca.lab.report.decide.views import decision
 from longca.lab.report.findings import at_largest, leaders, leaders_text, standings_of
 from longca.lab.report.matrix import matrices, reasons
 from longca.lab.report.rates import rate_points
@@ -120,6 +121,24 @@ def test_the_fastest_is_judged_at_the_longest_length():
     seqlen, case = judged(records)["causal"]
     assert (seqlen, case.winner, case.leaders, case.second.method) == (1024, "", ("sdpa",), "naive")
     assert case.lead.ratio == pytest.approx(1.5, rel=0.1)
+
+
+def test_a_page_has_one_answer_to_who_leads():
+    """Its headline and its finding are of one setting; at a length that few masks have, another may lead."""
+    speeds = {512: {"naive": 2.0, "sdpa": 1.0}, 1024: {"naive": 1.0, "sdpa": 2.0}}
+    masks = {512: ("causal", "full", "prefix_lm"), 1024: ("causal", "full")}
+    records = [
+        record(cell(kernel, mask, seqlen), tflops=speed)
+        for seqlen, of_length in speeds.items()
+        for kernel, speed in of_length.items()
+        for mask in masks[seqlen]
+    ]
+    table = derived(records)
+    decided = decision(table)
+    assert decided and "naive leads alone in all 3 cases" in decided.finding
+    (tile,) = [tile for tile in tiles(table, decided=decided) if "Leading" in tile.label]
+    assert (tile.value, tile.link) == ("naive", "#decide")
+    assert tile.detail.startswith("at 512 tokens: leads alone on 3 of 3 masks; against 1 other")
 
 
 def test_a_lead_within_what_repeats_differ_by_is_a_tie():

@@ -161,7 +161,7 @@ document.title = location.hash;""",
     hash_ = unescape(re.search(r"<title>(.*?)</title>", document)[1])
     assert hash_.startswith("#decide?") and "direction=bwd" in hash_ and "mask=causal_document" in hash_
     verdict = re.search(r'id="verdict">(.*?)</p>', document)[1]
-    assert re.match(r"\w+ leads \d|A tie of", verdict)
+    assert re.match(r"\w+ is first of \d|A tie of", verdict)
     again, log = visit(page.as_uri() + hash_, tmp_path, "--dump-dom")
     assert (
         re.search(r'id="verdict">(.*?)</p>', again)[1] == verdict
@@ -201,6 +201,12 @@ return saved;
     root = ElementTree.fromstring(svg)
     assert "var(" not in svg and "color-mix" not in svg and root.get("width"), "other programs show it, too"
     assert 'href="#m-full"' in svg and 'id="m-full"' in svg
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"sdpa", "forward", "backward"} <= set(texts), (
+        "it has the legend that stands beside it on the page"
+    )
+    top, height = (float(root.get("viewBox").split()[place]) for place in (1, 3))
+    assert top < 0 and height == float(root.get("height"))
     head, *lines = csv.strip().split("\n")
     groups = [group for group in root.iter() if group.get("data-rows")]
     points = [mark for group in groups for mark in group.iter("{http://www.w3.org/2000/svg}use")]

@@ -8,8 +8,11 @@ import pytest
 
 import longca
 from longca.core.errors import UserError
+from longca.lab.report.choose import COLUMNS, CallQuestion
 from longca.lab.report.decide.choice import Choice, answer, question_of
+from longca.lab.report.decide.views import decision
 from longca.lab.store.export import export
+from longca.lab.store.load import committed, load_columns
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from tests.helpers.ranking.league import dense_records, league_records
@@ -132,3 +135,28 @@ def test_a_study_of_a_variant_alone_does_not_answer_beside_what_was_asked():
     assert ranking.corpora == ("prolong64k",) and len(ranking.methods) == 2
     [asked] = answer(table, replace(question, corpus="pile"), "fwd").rankings
     assert asked.corpora == ("pile",) and asked.studies == ("other",)
+
+
+def test_the_answer_is_that_of_the_study_s_page():
+    """What repeats differ by is known from all of a study, not from the records of one mask."""
+    table, _ = load_columns([file for file in committed() if file.stem == "h100-dense"], COLUMNS)
+    study = table.loc[(table.seqlen == 32768) & (table.num_kv_heads == 8) & (table.direction == "fwd")]
+    decided = decision(study)
+    assert decided
+    for mask in ("full", "causal"):
+        answered = answer(study, asked(mask), "fwd")
+        assert [one.finding.startswith(decided.default.verdicts[mask]) for one in answered.rankings] == [True]
+
+
+def asked(mask: str) -> CallQuestion:
+    return question_of(
+        mask,
+        seqlen="32K",
+        num_q_heads=None,
+        num_kv_heads=None,
+        head_dim=None,
+        dtype=None,
+        gpus=None,
+        corpus=None,
+        params={},
+    )

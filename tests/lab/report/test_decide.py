@@ -237,7 +237,7 @@ def test_the_first_mask_that_is_asked_about_has_a_comparison(tmp_path):
     view = decision(derived(records)).default
     assert (view.masks, view.opening) == (["full", "causal"], "causal")
     text = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
-    assert "<option>causal</option>" in text and "flex leads 2: " in text
+    assert "<option>causal</option>" in text and "flex is first of 2: " in text
     assert page_data(text, "views")["default"]["mask"] == "causal"
     assert decision(derived(records[:1])).default.opening == "full"
 

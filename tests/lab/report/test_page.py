@@ -457,7 +457,7 @@ def test_it_decides_first(text):
         == 15
     )
     assert "worst share" in table and re.search(r"<b>\d+</b><small>\d+ of 15</small>", table)
-    assert 'id="switches" hidden' in text and re.search(r'id="verdict">(\w+ leads \d|A tie of)', text)
+    assert 'id="switches" hidden' in text and re.search(r'id="verdict">(\w+ is first of \d|A tie of)', text)
 
 
 def test_each_mask_is_drawn_once_and_used_everywhere(text, outline):

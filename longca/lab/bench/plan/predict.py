@@ -6,9 +6,11 @@ from functools import cache
 from typing import Any
 
 from longca.core import DTYPE_BYTES, Registry, Work
+from longca.core.plugin import is_of_package
 from longca.lab.bench.plan.shards import estimate_playoff_seconds, estimate_seconds
 from longca.lab.studies import Cell, Measure, Study, cell_mask, mask_name
 from longca.lab.studies.playoff.case import case_id, may_play
+from longca.lab.studies.playoff.rules import PlayoffRules
 from longca.masks import LazyMask, Mask, MaskBuilder, Traits
 
 # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
@@ -46,7 +48,10 @@ class Prediction:
 
 
 def playoff_hours(predictions: Iterable[Prediction], study: Study, peak_flops: float) -> tuple[int, float]:
-    """(number of play-offs, hours that they take) where these cells run and no others."""
+    """(number of play-offs, hours that they take) where these cells run and no others.
+
+    A case that plays without doubt with a kernel in an external file has none, unless the rules allow it.
+    """
     cases: dict[str, list[Prediction]] = {}
     for prediction in predictions:
         if prediction.work is None and may_play(prediction.cell):
@@ -62,11 +67,21 @@ def playoff_hours(predictions: Iterable[Prediction], study: Study, peak_flops: f
                 of_case[0].density,
             )
             for of_case in cases.values()
+            if not _is_left_out(of_case, study.playoff)
         ]
         if study.playoff is not None
         else []
     )
     return sum(cost > 0 for cost in seconds), sum(seconds) / 3600
+
+
+def _is_left_out(of_case: Sequence[Prediction], rules: PlayoffRules) -> bool:
+    """True if all methods of a case play, one of them in an external file, and the rules do not allow it."""
+    return (
+        not rules.own_files
+        and len(of_case) <= rules.first
+        and not all(is_of_package("kernel", prediction.cell.kernel) for prediction in of_case)
+    )
 
 
 class Predictor:

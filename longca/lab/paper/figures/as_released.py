@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
@@ -17,7 +16,7 @@ from longca.lab.paper.analysis.as_released import (
 )
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.paper.repairs import REPAIRS
-from longca.lab.report.look import BAD, GROUND, INK, MUTED, RULE, panel_tag
+from longca.lab.report.look import BAD, GROUND, INK, MUTED, NARROW_IN, POINTS, RULE, panel_tag
 from longca.lab.report.series import DIRECTIONS
 from longca.lab.store.text import number, percent, plural
 
@@ -97,40 +96,42 @@ class AsReleased(PaperFigure):
         }
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        style = replace(
-            style, on_page=False
-        )  # the legend stays inside: a page's own shows methods, and not which end of a line is which
         groups = [
             (repair.kernel, of_kernel)
             for repair in REPAIRS
             if len(of_kernel := data.loc[data.kernel == repair.kernel])
         ]
         lines = [_lines(of_kernel) for _, of_kernel in groups]
-        places, heights = _packed(list(map(len, lines)))
+        places, heights = _packed(list(map(len, lines)), COLUMNS)
+        narrow_places, narrow_heights = _packed(list(map(len, lines)), 1)
         top = style.legend_in(LEGEND) + 0.1
         height = top + max(heights)
         canvas = style.canvas(height)
         column_in = style.width_in / len(heights)
         limits = _limits(data)
-        for (kernel, of_kernel), rows, (column, above) in zip(groups, lines, places, strict=True):
+        for (kernel, of_kernel), rows, (column, above), (_, narrow_above) in zip(
+            groups, lines, places, narrow_places, strict=True
+        ):
             rows_in = ROW_IN * len(rows)
             ax = canvas.add_axes(
                 (
                     (column * column_in + NAME_IN) / style.width_in,
                     1 - (top + above + HEAD_IN + rows_in) / height,
-                    (column_in - NAME_IN - NOTE_IN) / style.width_in,
+                    (NARROW_IN - NAME_IN - NOTE_IN) / style.width_in,
                     rows_in / height,
                 )
             )
             _panel(ax, style, kernel, of_kernel, rows, limits)
-        style.legend(canvas, LEGEND)
+            shift = (-column * column_in * POINTS, (narrow_above - above) * POINTS)
+            ax.set_gid(panel_tag(kernel, shift=shift if style.on_page else (0.0, 0.0)))
+        style.legend(canvas, LEGEND, (NARROW_IN * POINTS, (top + max(narrow_heights)) * POINTS))
         return canvas
 
 
-def _packed(counts: list[int]) -> tuple[list[tuple[int, float]], list[float]]:
+def _packed(counts: list[int], columns: int) -> tuple[list[tuple[int, float]], list[float]]:
     """(column, inches above it) of panels with so many lines, each in the column that is the shortest so far;
     and the columns' heights."""
-    heights = [0.0] * COLUMNS
+    heights = [0.0] * columns
     places = []
     for count in counts:
         column = heights.index(min(heights))
@@ -168,7 +169,6 @@ def _panel(
 
     style.clean(ax)
     style.title(ax, kernel, ", ".join(repair.name for repair in REPAIRS if repair.kernel == kernel), 2)
-    ax.set_gid(panel_tag(str(kernel)))
     ax.set(xscale="log", xlim=limits, ylim=(len(lines) - 0.5, -0.5))
     ax.grid(axis="y", visible=False)
     ax.grid(axis="x", color=RULE[0], linewidth=0.7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.core import format_length
@@ -48,7 +47,6 @@ class Power(PaperFigure):
         return values_finding(data)
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        style = replace(style, on_page=False)  # the legend stays inside: it shows more than methods
         panels = list(
             grouped(data.loc[data.status == "ok"], ["direction", "seqlen", "mask_label", "setting"])
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.cp.partition import RANKS_PER_NODE
@@ -17,7 +16,7 @@ from longca.lab.paper.analysis.usp_groups import (
     usp_bytes,
 )
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.report.look import INK, MUTED, STRATEGIES, panel_tag
+from longca.lab.report.look import INK, STRATEGIES
 from longca.lab.store.text import format_bytes
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 PANEL_IN = 2.0
+AXES = "MiB over ranks; pale: as released; full: as it should be"
 WIDTH = 0.36  # of a bar; the distance of two numbers of ranks is 1
 PARTS = {
     "heads_between": ("all-to-all, which nothing hides", STRATEGIES["ulysses"][0]),
@@ -68,30 +68,21 @@ class UspGroups(PaperFigure):
         }
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
-        style = replace(style, on_page=False)  # the legend stays inside: a page's own shows methods
-        panels = list(grouped(data, ["heads"], sort=False))
-        top = style.legend_in(LEGEND) + 0.35
-        height = top + PANEL_IN + 0.55
-        canvas = style.canvas(height)
-        width = style.width_in / len(panels)
-        for number, ((heads,), rows) in enumerate(panels):
-            ax = canvas.add_axes(
-                (
-                    (number * width + 0.7) / style.width_in,
-                    0.55 / height,
-                    (width - 0.9) / style.width_in,
-                    PANEL_IN / height,
-                )
-            )
-            _panel(ax, style, str(heads), rows)
-        style.legend(canvas, LEGEND)
+        panels = [(str(heads), rows) for (heads,), rows in grouped(data, ["heads"], sort=False)]
+        canvas, axes = style.panels(
+            [heads for heads, _ in panels],
+            panel_in=PANEL_IN,
+            title_lines=2,
+            title_chars=len(AXES),
+            legend=LEGEND,
+        )
+        for ax, (heads, rows) in zip(axes, panels, strict=True):
+            style.title(ax, f"{heads} heads", AXES, 2)
+            _panel(ax, rows)
         return canvas
 
 
-def _panel(ax: Axes, style: Style, heads: str, rows: pd.DataFrame) -> None:
-    style.clean(ax)
-    style.title(ax, f"{heads} heads", "", 1)
-    ax.set_gid(panel_tag(str(heads)))
+def _panel(ax: Axes, rows: pd.DataFrame) -> None:
     for at, row in enumerate(rows.to_dict("records")):
         for side, name in zip((-1, 1), PLACEMENTS, strict=True):
             x = at + side * WIDTH * 0.56
@@ -114,7 +105,3 @@ def _panel(ax: Axes, style: Style, heads: str, rows: pd.DataFrame) -> None:
                 linewidth=1.3,
             )
     ax.set_xticks(range(len(rows)), [f"{world}" for world in rows.world])
-    ax.set_xlabel(
-        "ranks; pale bars as released, full ones as it should be", color=MUTED[0], fontsize=8, labelpad=3
-    )
-    ax.set_ylabel("MiB", color=MUTED[0], fontsize=8)

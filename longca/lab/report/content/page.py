@@ -84,6 +84,7 @@ class PageData:
     frame: Frame
     study_title: str
     num_records: int
+    num_cells: int
     num_shown: int
     problems: Sequence[UnusableFile]
     devices: Sequence[tuple[str, int]]

@@ -269,6 +269,7 @@ def answer(
     direction = "both" if direction is None else direction
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
+    repeats_of = table
     table = _on_gpu(table, gpu) if gpu else table
     if question.deterministic:
         direction = backward_only(direction)
@@ -278,7 +279,9 @@ def answer(
     unanswered = []
     for one in questions:
         rows = (
-            [(ranking, ()) for ranking in rankings(table, one)] if together else rankings_by_study(table, one)
+            [(ranking, ()) for ranking in rankings(table, one, repeats_of)]
+            if together
+            else rankings_by_study(table, one, repeats_of)
         )
         found += rows
         unanswered += [] if rows else [str(one)]

@@ -45,6 +45,8 @@ class Decision:
     views: list[HeatMap]
     default: HeatMap
     finding: str
+    judged: Cases
+    """the cases of the finding, all of the initial view's setting"""
     masks: list[str]
     names: dict[str, str]
     """mask's label → its pattern"""
@@ -83,11 +85,13 @@ def decision(table: pd.DataFrame, *, apart: bool = False) -> Decision | None:
         for key in view.keys.values()
     ]
     chosen = {key: case for key, case in of_default.standings.items() if key in names}
-    finding = _sentence(Cases(chosen, of_default.repeats), default)
+    judged = Cases(chosen, of_default.repeats)
+    finding = _sentence(judged, default)
     return Decision(
         views,
         default,
         f"{ASIDE if aside else ''}{finding}",
+        judged,
         [mask for mask in order if any(mask in view.masks for view in views)],
         dict(zip(named.mask_label, named["mask"], strict=True)),
     )
@@ -305,11 +309,16 @@ def _sentence(compared: Cases, view: HeatMap) -> str:
     everything."""
     counting = compared.counting
     case = next(iter(counting.values()))
-    ranks = "" if view.ranks == ALONE else f" on {plural(int(view.ranks), 'rank')}"
-    setting = f" ({view.setting})" if view.setting else ""
     on = f" on {case.device}" if case.device and case.device not in view.setting else ""
     finding = finding_text(counting, "kernel" if view.ranks == ALONE else "strategy", _covered(counting))
-    return f"At {format_length(view.seqlen)} tokens{ranks}{setting}{on} {finding}"
+    return f"At {setting_text(view)}{on} {finding}"
+
+
+def setting_text(view: HeatMap) -> str:
+    """ "128K tokens on 4 ranks (64:8 heads)"."""
+    ranks = "" if view.ranks == ALONE else f" on {plural(int(view.ranks), 'rank')}"
+    setting = f" ({view.setting})" if view.setting else ""
+    return f"{format_length(view.seqlen)} tokens{ranks}{setting}"
 
 
 def _covered(counting: dict[CaseKey, Standing]) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         looks,
         theme,
     )
+    from longca.lab.report.look.grid import NARROW_IN, POINTS
     from longca.lab.report.look.masks import MaskDrawing, mask_drawings
     from longca.lab.report.look.style import Legend, Style
     from longca.lab.report.look.svg import Inline, inline, short_name, with_shared_styles
@@ -32,6 +33,8 @@ __all__ = [
     "INK",
     "MARKERS",
     "MUTED",
+    "NARROW_IN",
+    "POINTS",
     "RULE",
     "STRATEGIES",
     "Inline",

@@ -76,18 +76,19 @@ def panel_grid(
     panel_in: float,
     above_in: float,
     title_lines: int,
-    title_chars: int,
+    title_in: float,
     label_chars: int,
 ) -> PanelGrid:
     """The grid of `count` panels in a figure of this width (`longca.lab.report.look.style.Style.panels`).
 
     Args:
         above_in: height of a legend above the panels.
+        title_in: width of the longest second line of a title, with the drawing of its mask.
     """
     room_in = SMALL_CHAR_IN * label_chars + 0.06 if label_chars else 0.0
     gap_x_in = _gap_x_in(room_in)
     free_in = full_in - LEFT_IN - RIGHT_IN - room_in
-    least_in = max(CHAR_IN * title_chars - room_in, LEAST_IN)
+    least_in = max(title_in - room_in, LEAST_IN)
     at_most = max(int((free_in + gap_x_in) / (least_in + gap_x_in)), 1)
     columns = min(_fullest(count, per_row), max(count, 1), at_most)
     return PanelGrid(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longca.lab.report.look.colours import BAD, FAINT, GROUND, INK, MUTED, RULE, css_colour, looks
-from longca.lab.report.look.grid import NARROW_IN, POINTS, panel_grid
+from longca.lab.report.look.grid import CHAR_IN, NARROW_IN, POINTS, panel_grid
 from longca.lab.report.look.tags import Key, legend_tag, panel_tag, points_tag, title_tag
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from longca.lab.report.look.colours import Look
-    from longca.lab.report.look.grid import PanelGrid
 
 RC: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -137,7 +136,7 @@ class Style:
             panel_in=panel_in,
             above_in=self.legend_in(legend),
             title_lines=title_lines,
-            title_chars=title_chars,
+            title_in=CHAR_IN * title_chars + (PICTURE * title_lines / POINTS if self.pictures else 0.0),
             label_chars=label_chars,
         )
         canvas = self.canvas(grid.height_in)
@@ -156,7 +155,7 @@ class Style:
             self.clean(ax)
             ax.set_gid(panel_tag(title, shift=grid.shift(index) if self.on_page else (0.0, 0.0)))
             axes.append(ax)
-        self.legend(canvas, legend, grid.narrow)
+        self.legend(canvas, legend, grid.narrow.size)
         return canvas, axes
 
     def clean(self, ax: Axes) -> None:
@@ -272,7 +271,7 @@ class Style:
             float(ax.transAxes.inverted().transform(ax.transData.transform((1.0, value)))[1]) * height
             for _, _, value in ordered
         ]
-        places = spread(wanted, LABEL, height)
+        places = spread(wanted, LABEL, height - LABEL / 2)  # below the title, which may be as long
         for (method, label, _), place in zip(ordered, places, strict=True):
             text = ax.annotate(
                 label,
@@ -322,15 +321,11 @@ class Style:
             return 0.0
         return 0.22 * -(-len(legend) // self._legend_columns(legend))
 
-    def legend(self, canvas: Canvas, legend: Legend, narrow: PanelGrid | None = None) -> None:
+    def legend(self, canvas: Canvas, legend: Legend, narrow_size: tuple[float, float] | None = None) -> None:
         """Draw the legend along the upper edge; for the page only record its entries, and the size of the
-        drawing in narrow windows if its panels have places there."""
+        drawing in narrow windows, in points, if its panels have places there."""
         if self.on_page:
-            keys = [
-                Key(label, look.get("marker", ""), self._kind(label), self._colour_of_sign(label, look))
-                for label, look in legend
-            ]
-            canvas.set_gid(legend_tag(keys, narrow.size if narrow else None))
+            canvas.set_gid(legend_tag((self._key(label, look) for label, look in legend), narrow_size))
             return
         from matplotlib.lines import Line2D
 
@@ -352,6 +347,16 @@ class Style:
                 columnspacing=1.6,
                 handletextpad=0.5,
             )
+
+    def _key(self, label: str, look: dict[str, Any]) -> Key:
+        return Key(
+            label,
+            look.get("marker", ""),
+            self._kind(label),
+            self._colour_of_sign(label, look),
+            look.get("markerfacecolor") == "none",
+            look.get("linestyle") == DASHES,
+        )
 
     def _kind(self, label: str) -> str:
         return "sign" if label not in self.methods else "faint" if self.is_faint(label) else ""

@@ -22,6 +22,10 @@ class Key:
     """"" for a method, "faint" for a grey method, "sign" for directions, failures and other entries"""
     colour: str = ""
     """colour of a sign, as CSS; "" without one"""
+    is_hollow: bool = False
+    """a sign's marker is an outline"""
+    is_dashed: bool = False
+    """a sign's line is dashed"""
 
 
 def points_tag(method: str, cells: Iterable[str] = (), *, faint: bool = False) -> str:

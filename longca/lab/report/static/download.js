@@ -1,5 +1,30 @@
 // Files of each figure: SVG and PNG as the page shows it now, and CSV of its points where no file of the data lies beside the page.
 const save = (name, address) => element("a", { download: name, href: address }).click();
+const drawn = (name, values, ...parts) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(values)) made.setAttribute(key, value);
+  made.append(...parts);
+  return made;
+};
+const legendOf = (svg) => {  // the keys above a drawing that are seen, in rows above it: { parts, height }
+  const box = svg.viewBox.baseVal, keys = svg.closest("figure, .exhibit").querySelectorAll(".keys .key:not([aria-pressed='false'])");
+  const shown = [...keys].filter((key) => key.checkVisibility()).map((key) => ({ key, width: 26 + 5.7 * key.textContent.trim().length }));
+  const rows = [];
+  let end = Infinity;
+  for (const { key, width } of shown) {
+    if (end + width > box.width) {
+      rows.push([]);
+      end = 8;
+    }
+    rows.at(-1).push({ key, x: end });
+    end += width;
+  }
+  const height = rows.length * 16;
+  const parts = rows.flatMap((row, number) => row.map(({ key, x }) => drawn("g", {
+    transform: `translate(${box.x + x + 8} ${box.y - height + 16 * number + 8})`, style: `color: ${key.style.getPropertyValue("--own") || "var(--muted)"}`, fill: "none",
+  }, ...[...key.querySelector(".mark").children].map((part) => part.cloneNode(true)), drawn("text", { x: 12, y: 3, "font-size": 9, fill: "var(--ink)" }, key.textContent.trim()))));
+  return { parts, height };
+};
 const standalone = (svg) => {  // a drawing without the page: colours as values, masks as its own symbols
   const copy = svg.cloneNode(true), box = svg.viewBox.baseVal;
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
@@ -18,9 +43,11 @@ const standalone = (svg) => {  // a drawing without the page: colours as values,
   for (const id of new Set([...copy.querySelectorAll("use[href^='#m-']")].map((use) => use.getAttribute("href")))) {
     copy.prepend(document.querySelector(id).cloneNode(true));
   }
-  const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  for (const [name, value] of Object.entries({ width: box.width, height: box.height, fill: "var(--ground)" })) ground.setAttribute(name, value);
-  copy.prepend(ground);
+  const keys = legendOf(svg), height = box.height + keys.height;
+  copy.setAttribute("height", height);
+  copy.setAttribute("viewBox", `${box.x} ${box.y - keys.height} ${box.width} ${height}`);
+  copy.append(...keys.parts);
+  copy.prepend(drawn("rect", { x: box.x, y: box.y - keys.height, width: box.width, height, fill: "var(--ground)" }));
   const root = getComputedStyle(document.documentElement), pixel = element("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
   const probe = document.body.appendChild(element("i"));
   const text = new XMLSerializer().serializeToString(copy).replace(/var\((--[\w-]+)\)/g, (_, name) => {
@@ -35,9 +62,9 @@ const standalone = (svg) => {  // a drawing without the page: colours as values,
 };
 const addressOf = (svg) => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(standalone(svg))}`;
 const savePng = (name, svg) => {
-  const image = new Image(), box = svg.viewBox.baseVal, scale = 2;
+  const image = new Image(), scale = 2;
   image.addEventListener("load", () => {
-    const canvas = element("canvas", { width: box.width * scale, height: box.height * scale });
+    const canvas = element("canvas", { width: image.naturalWidth * scale, height: image.naturalHeight * scale });
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     save(name, canvas.toDataURL("image/png"));
   });

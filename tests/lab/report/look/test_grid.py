@@ -13,7 +13,7 @@ GRIDS = st.builds(
     panel_in=st.just(1.35),
     above_in=st.sampled_from([0.0, 0.44]),
     title_lines=st.integers(1, 2),
-    title_chars=st.integers(0, 60),
+    title_in=st.floats(0.0, 3.4),
     label_chars=st.integers(0, 20),
 )
 
@@ -42,10 +42,10 @@ def test_each_panel_moves_to_its_place_in_a_narrow_window(grid: PanelGrid) -> No
 
 def test_narrow_windows_have_as_many_columns_as_fit() -> None:
     small = panel_grid(
-        10, 11.0, per_row=5, panel_in=1.35, above_in=0.0, title_lines=1, title_chars=0, label_chars=0
+        10, 11.0, per_row=5, panel_in=1.35, above_in=0.0, title_lines=1, title_in=0.0, label_chars=0
     )
     assert (small.columns, small.narrow.columns) == (5, 2) and small.narrow.size[0] < NARROW_IN * POINTS
     labelled = panel_grid(
-        6, 11.0, per_row=4, panel_in=1.35, above_in=0.0, title_lines=2, title_chars=0, label_chars=12
+        6, 11.0, per_row=4, panel_in=1.35, above_in=0.0, title_lines=2, title_in=0.0, label_chars=12
     )
     assert labelled.narrow.columns == 1

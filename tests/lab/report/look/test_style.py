@@ -58,6 +58,27 @@ def test_panels_are_wide_enough_for_their_subtitles():
     assert height[1] > 1.5 * height[0]
 
 
+def test_panels_are_wide_enough_for_the_drawings_of_masks_before_their_subtitles():
+    """The ends of subtitles lay under the drawing of the next panel."""
+    chars = 38  # four panels have room for these alone
+
+    def columns(*pictures: str) -> int:
+        style = Style(METHODS, on_page=True, pictures=frozenset(pictures))
+        axes = style.panels(["full"] * 8, per_row=4, title_lines=2, title_chars=chars, legend=[])[1]
+        return len({ax.get_position().x0 for ax in axes})
+
+    assert (columns(), columns("full")) == (4, 3)
+
+
+def test_labels_at_ends_of_lines_stay_below_the_title():
+    style = Style(("fa3",))
+    ax = style.panels(["a"], title_lines=2, label_chars=3, legend=[])[1][0]
+    ax.set_ylim(0, 1)
+    style.label_ends(ax, [("fa3", "fa3", 1.0)])
+    (label,) = ax.texts
+    assert label.get_position()[1] + 3.5 <= ax.get_window_extent().height * 72 / ax.figure.dpi
+
+
 def test_names_have_room():
     assert (
         Style(METHODS).names_in(["a" * 30]) > Style(METHODS).names_in(["a"]) > Style(METHODS).names_in([]) > 0
