@@ -2,7 +2,7 @@
 # make paper    the whole study's page, with every figure, table and verdict, from the committed records or from RUNS="…"; no GPU, a minute
 # make test     a few honest cases of everything: minutes
 # make test-long  whole runs, compilers, browsers and groups of ranks: as long again, and also part of what a change must pass
-# make test-all every case, the slow ones included: an hour. Nothing that needs a cluster or builds an image
+# make test-all every case, the slow ones included: two hours. Nothing that needs a cluster or builds an image
 # make test-images, test-images-all  builds the CPU image and measures in it; the Hopper image as well
 # make test-slurm, test-slurm-all    the workflow on a Slurm of several nodes that is made on this machine, as root; in the CPU image, too
 # make test-commands                 the commands that README and guides name, as they stand there

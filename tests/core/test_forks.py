@@ -64,8 +64,9 @@ def test_what_a_killed_fork_leaves_is_done_here():
 def test_an_interrupt_ends_all_forks_at_once_and_without_a_word():
     """As by Ctrl-C, which all processes of a terminal's group get."""
     code = """
-import os, time
+import os, signal, time
 from longca.core.children import forks
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background ignores it
 forks._num_cores = lambda: 2
 def work(item):
     os.write(1, b"%d\\n" % os.getpid())
