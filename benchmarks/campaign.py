@@ -278,7 +278,7 @@ def _words(cell: Cell, num_cells: int) -> str:
 
 
 def finding(stages: Sequence[Progress]) -> str:
-    """What is measured, in one sentence, in Markdown."""
+    """The numbers of measured and remaining cells, in one sentence, in Markdown."""
     runnable = sum(len(stage.cells) - len(stage.refused) for stage in stages)
     measured = sum(len(stage.known - stage.refused) for stage in stages)
     to_play = sum(len(stage.unplayed) for stage in stages)

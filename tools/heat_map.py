@@ -85,7 +85,7 @@ class Finding:
         return kernel in self.standings[mask, direction].leaders
 
     def sentence(self) -> str:
-        """Whether a kernel is first everywhere, and the statement."""
+        """The statement, after a sentence on kernels that are first everywhere."""
         of_kernels = tallies(self.standings)
         total = len(self.standings)
         leaders = [tally.method for tally in of_kernels if tally.num_clear]

@@ -40,7 +40,7 @@ class Process:
         store.wait([f"{key}/last_member"])
 
     def share(self, store: Any, rank: int, world: int) -> list[bytes]:
-        """What the ranks say when they share a buffer."""
+        """The words of all ranks as they share a buffer."""
         said = self.exchange(store, rank, world, b"pid %d" % rank)
         self.barrier(store, world)
         return said
@@ -53,7 +53,7 @@ def store_of(place: Meeting, prefix: str = "") -> Any:
 
 
 def after_unequally_many(comm: Comm, prefix: str) -> list[list[bytes]]:
-    """What three ranks say when they share memory, before and after two of them have shared more."""
+    """The words of three ranks that share memory, before and after two of them have shared more."""
     process = Process()
     both = dist.new_group([0, 1])
     of_all = Meeting(comm)

@@ -1,4 +1,4 @@
-"""Where the ranks of one group meet to share symmetric memory, whatever others of their groups share."""
+"""Meetings of the ranks of one group to share symmetric memory, whatever others of their groups share."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def command(
 
 
 def _known(cells: list[Cell], files: Sequence[Path], study: Study, retried: frozenset[str]) -> Known:
-    """What the files have of the cells by the present protocol; says how many."""
+    """Read which of the cells the files have by the present protocol, and say how many."""
     import sys
 
     from longca.lab.store import known_cells

@@ -138,7 +138,7 @@ def test_a_study_of_a_variant_alone_does_not_answer_beside_what_was_asked():
 
 
 def test_the_answer_is_that_of_the_study_s_page():
-    """What repeats differ by is known from all of a study, not from the records of one mask."""
+    """The difference of repeats is known from all of a study, not from the records of one mask."""
     table, _ = load_columns([file for file in committed() if file.stem == "h100-dense"], COLUMNS)
     study = table.loc[(table.seqlen == 32768) & (table.num_kv_heads == 8) & (table.direction == "fwd")]
     decided = decision(study)

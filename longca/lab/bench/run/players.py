@@ -1,4 +1,4 @@
-"""Who plays off a case, and which cases are due. It never imports torch.
+"""The players of each case, and the cases that are due. It never imports torch.
 
 A case is played off again when one of its players is not in its last play-off, or when anything changed that
 defines a player's number.
@@ -6,7 +6,7 @@ defines a player's number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
@@ -154,11 +154,7 @@ def count_playoffs(study: Study, facts: Mapping[str, CellFacts], store: PlayoffS
     if study.playoff is None:
         return 0, 0
     measured = [cell for cell in study.all_cells if cell.cell_id in facts]
-    playoffs = [
-        playoff
-        for device in sorted({each.device for each in facts.values() if each.device})
-        for playoff in playoffs_of(measured, facts, study.playoff, device)[0]
-    ]
+    playoffs = list(_on_all_devices(measured, facts, study.playoff))
     return len(playoffs) - len(due_playoffs(playoffs, store, None)), len(playoffs)
 
 
@@ -166,12 +162,16 @@ def unplayed(known: Known, study: Study) -> list[Playoff]:
     """The play-offs of cases that files have cells of, and that they have not with all players."""
     if study.playoff is None:
         return []
-    return [
-        playoff
-        for device in sorted({facts.device for facts in known.facts.values() if facts.device})
-        for playoff in playoffs_of(known.cells, known.facts, study.playoff, device)[0]
-        if not playoff.is_among(known)
-    ]
+    playoffs = _on_all_devices(known.cells, known.facts, study.playoff)
+    return [playoff for playoff in playoffs if not playoff.is_among(known)]
+
+
+def _on_all_devices(
+    cells: Sequence[Cell], facts: Mapping[str, CellFacts], rules: PlayoffRules
+) -> Iterator[Playoff]:
+    """The play-offs of these cells' cases on each device that measured some, by whatever method."""
+    for device in sorted({each.device for each in facts.values() if each.device}):
+        yield from playoffs_of(cells, facts, rules, device)[0]
 
 
 def cells_of_cases(study: Study, cells: Iterable[Cell], *, whole: bool) -> list[Cell]:

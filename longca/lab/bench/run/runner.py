@@ -189,8 +189,10 @@ def run_cells(
             raise
         latest = functools.cache(lambda: cell_facts(store)[0] if todo else known()[0])
         repeated = run.repeat(cells, show, stop, latest, force=force) if repeats else None
-        playing = run.playoffs(
-            cells, whole=part is not None, twins=repeats, known=elsewhere, are_asked=playoffs != "none"
+        playing = (
+            run.playoffs(cells, whole=part is not None, twins=repeats, known=elsewhere)
+            if playoffs != "none"
+            else None
         )
         if playing is not None:
             playing.play(latest(), show, stop, retry=retry, force=force)
@@ -310,11 +312,11 @@ class _Run:
         return repeating.counts
 
     def playoffs(
-        self, cells: Sequence[Cell], *, whole: bool, twins: bool, known: Known | None, are_asked: bool
+        self, cells: Sequence[Cell], *, whole: bool, twins: bool, known: Known | None
     ) -> PlayoffRun | None:
-        """The play-offs of these cells' cases, in some of them a player twice; None where the study has none
-        or nobody asked."""
-        if self.study.playoff is None or not are_asked:
+        """The play-offs of these cells' cases, in some of them a player twice; None where the study has
+        none."""
+        if self.study.playoff is None:
             return None
         return PlayoffRun(
             self.study,
