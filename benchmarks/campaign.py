@@ -70,6 +70,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
         (
             Stage("dense, 32K, 64:8: README's 24 cases", "h100-dense", 32 << 10, (64, 8), (0,)),
             Stage("dense, 8K, 64:8", "h100-dense", 8 << 10, (64, 8), (0,)),
+            Stage("the study's own kernels and draws", "as-study"),
             Stage("the study's own draws, all lengths", "h100-compat"),
             Stage("block-sparse, 128K, 64:8", "h100-sparse", 128 << 10, (64, 8), (0,)),
             Stage("dense, the rest of 64:8", "h100-dense", None, (64, 8)),

@@ -19,8 +19,8 @@ from longca.predict.fitted import FOLDER, FittedKernels
 from tools.pages import ROOT
 
 RECORDS = {
-    "h100": ("h100-dense", "h100-sparse", "h100-cp"),
-    # without rests are most records of an H200, and so are those that are fitted
+    # without rests are most records, and so are those that are fitted
+    "h100": ("h100-dense", "h100-sparse", "h100-cp", "rested/h100-dense_without_rests"),
     "h200": ("h200-dense", "h200-sparse", "h200-cp", "rested/h200-dense_without_rests"),
 }
 FEWEST = 10  # records of a strategy with a kernel, for an interval of their own

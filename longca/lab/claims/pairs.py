@@ -71,7 +71,8 @@ class Pair:
         show = format_bytes if self.column.endswith("bytes") else number
         shown, other = (show(point.value(self.column)) for point in (self.first, self.second))
         names = first or self.first.name, second or self.second.name
-        text = f"{names[0]} {shown}, {names[1]} {other} ({number(self.ratio)}×): {self.first.where}"
+        tie = ", not told apart" if self.column == RATE and self.order == "same" else ""
+        text = f"{names[0]} {shown}, {names[1]} {other} ({number(self.ratio)}×{tie}): {self.first.where}"
         return Observation(text, holds, self.first.cell_ids + self.second.cell_ids)
 
 

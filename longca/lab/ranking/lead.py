@@ -90,7 +90,7 @@ def compare(
         resolution = max(resolution, known.of(first.device, farthest, rests=True), key=_width)
         resolution = replace(resolution, is_mixed=True)
     ratio = median(own.rate for own, _ in pairs) / median(other.rate for _, other in pairs)
-    widths = [_widths(own, other) for own, other in pairs]
+    widths = [interval_widths(own, other) for own, other in pairs]
     return Lead(
         log(ratio),
         _of_mean([below for below, _ in widths]),
@@ -146,7 +146,7 @@ def _matched(first: MeasuredPoint, second: MeasuredPoint) -> list[tuple[Measurem
     return shared or [(record, other) for record in own for other in others]
 
 
-def _widths(first: Measurement, second: Measurement) -> tuple[float, float]:
+def interval_widths(first: Measurement, second: Measurement) -> tuple[float, float]:
     """Half-widths of the interval of a ratio's logarithm.
 
     Samples that alternated are compared round by round. Of others the widths of both intervals add as

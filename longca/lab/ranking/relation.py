@@ -51,6 +51,8 @@ class RepeatPair:
     first: Measurement
     second: Measurement
     relation: Relation
+    sample_log_ratio: float = 0.0
+    """`log_ratio` up to which their own samples do not tell them apart"""
 
     @property
     def rests(self) -> bool:
@@ -61,3 +63,9 @@ class RepeatPair:
     def log_ratio(self) -> float:
         """Absolute value of the natural logarithm of the ratio of their medians."""
         return abs(log(self.first.rate / self.second.rate))
+
+    @property
+    def is_explained(self) -> bool:
+        """True if the scatter of their own samples explains the difference, which the tie rule counts by
+        itself."""
+        return self.log_ratio <= self.sample_log_ratio

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from longca.lab.ranking.lead import compare, rounds_of_both
+from longca.lab.ranking.lead import compare, interval_widths, rounds_of_both
 from longca.lab.ranking.measurement import Measurement
 from longca.lab.ranking.point import MeasuredPoint
-from longca.lab.ranking.relation import RepeatPair, relation_of
+from longca.lab.ranking.relation import Relation, RepeatPair, relation_of
 from longca.lab.ranking.resolution import LEAST_PAIRS, Resolutions
 
 LEAST_SAMPLES = 10  # of a play-off's record, of which its two halves are a pair
@@ -48,7 +48,7 @@ def repeat_pairs(measurements: Iterable[Measurement], *, any_version: bool = Fal
             cells[record.cell_id, record.device, version, record.rests].append(record)
     for members in cells.values():
         pairs += [
-            RepeatPair(first, second, relation_of(first, second))
+            _pair(first, second, relation_of(first, second))
             for first, second in combinations(members[:MOST_OF_CELL], 2)
         ]
     return [*_of_playoffs(players.values()), *pairs]
@@ -88,14 +88,19 @@ def _twins(first: Measurement, second: Measurement) -> list[RepeatPair]:
     first_part, second_part = (
         _part(side, [times[index] for times in shared]) for index, side in enumerate((first, second))
     )
-    return [RepeatPair(first_part, second_part, "play-off")]
+    return [_pair(first_part, second_part, "play-off")]
 
 
 def _halves(played: Measurement) -> list[RepeatPair]:
     times = played.times_ms
     if len(times) < LEAST_SAMPLES:
         return []
-    return [RepeatPair(_part(played, times[0::2]), _part(played, times[1::2]), "play-off")]
+    return [_pair(_part(played, times[0::2]), _part(played, times[1::2]), "play-off")]
+
+
+def _pair(first: Measurement, second: Measurement, relation: Relation) -> RepeatPair:
+    below, above = interval_widths(first, second)
+    return RepeatPair(first, second, relation, below if first.rate > second.rate else above)
 
 
 def _part(played: Measurement, times_ms: Sequence[float]) -> Measurement:

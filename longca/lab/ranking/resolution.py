@@ -112,7 +112,8 @@ class Resolutions:
 
     def widened(self, pairs: Iterable[RepeatPair]) -> Resolutions:
         """The same with the repeats of a study, which count where more than one in twenty differ by more than
-        is known.
+        is known and than their own samples explain: one cell whose samples scatter widens no limit but its
+        own.
 
         Where nothing is known of play-offs, those of the study itself are enough where they differ less than
         the next wider relation, or where none is known by the same protocol: calls in turn differ least.
@@ -137,10 +138,11 @@ class Resolutions:
             is_strange = known.rests != rests or known.device != device
             if is_strange or own.log_ratio < known.log_ratio:
                 return own
-        beyond = sum(ratio > known.log_ratio for ratio in ratios)
+        unexplained = [0.0 if pair.is_explained else pair.log_ratio for pair in pairs]
+        beyond = sum(ratio > known.log_ratio for ratio in unexplained)
         if is_plausible(len(ratios), beyond):
             return None
-        return replace(own, log_ratio=max(own.log_ratio, known.log_ratio))
+        return replace(own, log_ratio=max(upper_quantile(unexplained), known.log_ratio))
 
     def as_json(self) -> list[dict[str, Any]]:
         """For the file of the package."""
