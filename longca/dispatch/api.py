@@ -64,8 +64,8 @@ def attention(
 
     Returns:
         out, of the shape and dtype of q; or (out, lse), lse (Tq, H) or (B, Tq, H) in float32 (float64 for
-        float64). Differentiable once in q, k, v and sinks; `band` and the reference also differentiate the LSE,
-        which is a constant for other kernels.
+        float64). Differentiable once in q, k, v and sinks; `band` and the reference also differentiate the
+        LSE, which is a constant for other kernels.
 
     Raises:
         UserError: one line with the problem and the remedy.
