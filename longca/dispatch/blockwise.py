@@ -69,7 +69,7 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     @breaks_graph
     @differentiable_once
-    def backward(ctx, *grad_outputs: Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, *grad_outputs: Tensor | None):
         dout, dlse = grad_outputs
         q, k, v, out, lse, sinks = ctx.saved_tensors
         with autocast_disabled(q.device):

@@ -162,7 +162,7 @@ class _PreparedCall(torch.autograd.Function):
     @staticmethod
     @breaks_graph
     @differentiable_once
-    def backward(ctx, *grad_outputs: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, *grad_outputs: Tensor):
         ctx.saved_tensors  # noqa: B018  (autograd says so if one of them was written to)
         prepared = ctx.prepared
         dout = grad_outputs[0]

@@ -385,10 +385,8 @@ def test_sinks_are_compared_with_and_without_calls_of_shard():
                 calls.add(torch.ones(4), 0)
             calls.add_sinks(given)
             texts.append(calls.taken())
-            assert calls.taken() == ""
         assert difference_of_shards(texts[:2]) is None
-        difference = difference_of_shards(texts)
-        assert difference is not None and "'sinks' of attention has other content on rank 2" in difference[0]
+        assert "has other content on rank 2 than on rank 0" in str(difference_of_shards(texts))
 
 
 def test_rounding_is_no_other_content():

@@ -235,7 +235,7 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         @breaks_graph
-        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:
             if torch.is_grad_enabled():
                 raise UserError(
                     "Attention over ranks is differentiable once",
@@ -270,7 +270,7 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         @breaks_graph
-        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:
             return grad_outputs[0].index_select(0, ctx.own), None, None, None
 
     return Attention, TokenGather

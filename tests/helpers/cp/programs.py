@@ -89,7 +89,7 @@ class Rank:
         """Attention with sinks that are drawn by the seed."""
         q, k, v = (x[self.cp.positions] for x in whole(0)[:3])
         sinks = torch.randn(H, generator=torch.Generator().manual_seed(call.seed))
-        return self.cp.attention(q, k, v, mask=call.mask, sinks=sinks).isfinite().all().item()
+        return bool(self.cp.attention(q, k, v, mask=call.mask, sinks=sinks).isfinite().all())
 
     def _backward(self, call: Call, which: int = -1) -> bool:
         """The backward pass of the last forward call without one."""
