@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         as_broken,
         folder_for_new,
         plugin_folders,
-        refused_signature,
         say_left_out,
     )
     from longca.core.schema import (
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
         problems_of,
         read_yaml,
     )
+    from longca.core.signature import refused_signature
     from longca.core.units import format_length, parse_heads, parse_length
     from longca.core.version import VERSION
 else:

@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from longca.core.children.first_call import with_first_call
 from longca.core.children.trial import MEND, refusals
 from longca.core.errors import UserError, unknown
 from longca.core.reading import PACKAGE_ROOT
+from longca.core.signature import refused_signature
 
 IN_WORKERS = ("prepare",)  # methods that only worker processes call
 
@@ -273,6 +274,7 @@ def _from_module(path: Path, kind: Kind) -> Plugin:
         )
     if not path.is_relative_to(PACKAGE_ROOT):
         _check_replaced(path, classes[0], kind)
+        _check_attributes(path, classes[0], contract)
         _check_methods(path, classes[0], contract)
         _try_methods_first(path, classes[0], contract)
     try:
@@ -288,6 +290,21 @@ def _check_replaced(path: Path, plugin: type[Plugin], kind: Kind) -> None:
     for name, now in kind.replaced.items():
         if hasattr(plugin, name):
             raise BrokenPlugin(f"Plug-in '{path}' cannot be used", why=f"`{name}` is {now}", todo=MEND)
+
+
+def _check_attributes(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
+    """Raise BrokenPlugin if an attribute has another type than its default in the contract: the text "torch"
+    would be taken for five names."""
+    for name, default in inspect.getmembers(contract, lambda value: isinstance(value, (str, int, tuple))):
+        value = inspect.getattr_static(plugin, name)
+        kinds = (tuple, list) if isinstance(default, tuple) else type(default)
+        if name.startswith("_") or isinstance(value, kinds) or hasattr(type(value), "__get__"):
+            continue
+        raise BrokenPlugin(
+            f"Plug-in '{path}' cannot be used",
+            why=f"`{name}` is of type {type(value).__name__}, and must be of type {type(default).__name__}",
+            todo=MEND,
+        )
 
 
 def _check_methods(path: Path, plugin: type[Plugin], contract: type[Plugin]) -> None:
@@ -319,25 +336,6 @@ def _try_methods_first(path: Path, plugin: type[Plugin], contract: type[Plugin])
         own = vars(plugin).get(name)
         if not name.startswith("_") and name not in IN_WORKERS and inspect.isfunction(own):
             setattr(plugin, name, with_first_call(own, functools.partial(refuse, name)))
-
-
-def refused_signature(
-    function: Callable[..., Any], num_arguments: int, keywords: Iterable[str] = ()
-) -> str | None:
-    """The parameters, as "(q, k)", of a function that cannot be called with this number of arguments and
-    these keywords; None if it can.
-
-    Also None for functions without a signature, such as C functions.
-    """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
-    try:
-        signature.bind(*range(num_arguments), **dict.fromkeys(keywords))
-    except TypeError:
-        return str(signature)
-    return None
 
 
 def _import_file(path: Path) -> ModuleType:

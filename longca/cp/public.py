@@ -118,9 +118,8 @@ class ContextParallel:
     """Attention of one sequence over the ranks of a group, and this rank's part of the sequence. Created by
     `context_parallel`.
 
-    A rank holds L of the T tokens, nearly an even share, in the order of the sequence but not necessarily
-    contiguous. If every rank computes the loss of its own tokens, the gradient of a parameter is the sum over
-    ranks.
+    A rank holds L of the T tokens, nearly an even share, in the sequence's order, perhaps not contiguous.
+    If every rank computes the loss of its own tokens, the gradient of a parameter is the sum over ranks.
     """
 
     def __init__(
@@ -139,9 +138,8 @@ class ContextParallel:
         self._plan, waited_ms = planner.take(masks)
         self._plan_text = plan_text(self._plan, masks)
         self._call_texts: dict[tuple[int, int | None, bool], str] = {}
-        self.positions = self._plan.positions
-        """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens by
-        hand"""
+        self.positions = self._plan.positions.clone()  # a copy: the user may write to it
+        """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens"""
         self.costs = costs_of(self._plan, waited_ms)
         """`plan_ms`: planning time on this rank; `waited_ms`: the part spent waiting for it. Then, by mask,
         costs as in records of cells: bytes by the strategy's formula, imbalance, kernel calls"""
@@ -210,7 +208,7 @@ class ContextParallel:
             raise
         if self.world > 1 and not torch.compiler.is_compiling():
             self._agreement.shards.add(x, dim)
-        return x.index_select(dim, self.positions.to(x.device))
+        return x.index_select(dim, self._plan.positions.to(x.device))
 
     @breaks_graph
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
@@ -257,7 +255,8 @@ class ContextParallel:
             mask: one of several masks: its index in `masks`, or the mask itself.
             sinks: a logit for each of the H query heads, (H,), the same on every rank, whichever heads a rank
                 computes: exp(sink) is added to the row sums of exp(q·k / √D). Each rank's gradient is a part,
-                as that of other parameters: the gradient is the sum over ranks.
+                as that of other parameters: the gradient is the sum over ranks. On GPUs, ranks compare some
+                by check="always" alone.
             tag: an identifier of the call, such as step and layer, which ranks compare. Without it, ranks
                 cannot detect swapped or skipped calls of the same mask and batch.
 
@@ -302,8 +301,7 @@ class ContextParallel:
         """Waits until ranks have compared all calls that this one has made: as before results are saved.
 
         By check="first" on GPUs, ranks compare a call when its result may have been handed out, at most 32
-        calls later.
-        It sends nothing: a rank may call it alone.
+        calls later. It sends nothing: a rank may call it alone.
 
         Raises:
             UserError: ranks have called different things.
@@ -340,6 +338,8 @@ class ContextParallel:
             self._call_text(number, batch, sinks is not None) if number >= 0 else f"mask {mask!r}"[:MAX_TEXT]
         )
         arguments = series if tag is None else f"{series}\ntag {tag}"
+        if self.world > 1 and isinstance(sinks, torch.Tensor):
+            self._agreement.shards.add_sinks(sinks)
         call = self._agreement.begin(
             "forward", arguments, lambda: self._check_attention(q, k, v, mask, sinks), series
         )
@@ -395,6 +395,6 @@ class ContextParallel:
         chosen = ", chosen by cost" if self._request.strategy == AUTO else ""
         return (
             f"<ContextParallel rank {self.rank} of {self.world}: {self.strategy}{chosen} over "
-            f"{self._request.kernel}, {self.sharding} "
-            f"sharding, {self.num_tokens} of {self.seqlen} tokens, {described(self.masks)}>"
+            f"{self._request.kernel}, {self.sharding} sharding, "
+            f"{self.num_tokens} of {self.seqlen} tokens, {described(self.masks)}>"
         )

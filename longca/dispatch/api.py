@@ -53,7 +53,7 @@ def attention(
         q: (Tq, H, D), bf16, fp16, float32 or float64; or a batch of them, (B, Tq, H, D).
         k, v: (Tk, G, D) alike, H a multiple of G.
         mask: over Tq queries × Tk keys; with a batch, one mask for all entries, or a list of B masks.
-        scale: factor on q·k; 1 / √D by default.
+        scale: factor on q·k; 1 / √D by default. A constant for autograd.
         sinks: (H,), a logit for each query head, as of gpt-oss: exp(sink) is added to the row sums of
             exp(scale·q·k), so that weights add up to less than 1. bf16, fp16, float32 or float64; computed in
             the dtype of the LSE.
@@ -64,8 +64,8 @@ def attention(
 
     Returns:
         out, of the shape and dtype of q; or (out, lse), lse (Tq, H) or (B, Tq, H) in float32 (float64 for
-        float64). Differentiable in q, k, v and sinks; `band` and the reference also differentiate the LSE,
-        which is a constant for other kernels.
+        float64). Differentiable once in q, k, v and sinks; `band` and the reference also differentiate the
+        LSE, which is a constant for other kernels.
 
     Raises:
         UserError: one line with the problem and the remedy.
@@ -185,6 +185,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
                 f"{num_kv_heads} KV heads cannot share a mask of {of_entry.num_groups} head groups evenly",
                 todo=f"Build the mask for {num_kv_heads} KV heads",
             )
+    if isinstance(scale, Tensor) and scale.requires_grad and torch.is_grad_enabled():
+        raise UserError(
+            "scale requires a gradient, and attention has none by it",
+            todo="Multiply q by it, or give scale.item()",
+        )
     if scale is not None and not _is_scale(scale):
         raise UserError(
             f"scale must be positive and finite, and it is {scale}", todo="To turn signs, turn those of q"

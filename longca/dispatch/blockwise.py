@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from longca.dispatch.autocast import autocast_disabled
+from longca.dispatch.derivatives import differentiable_once
 from longca.lowering import all_finite, confined_product, dense_mask
 from longca.masks import Mask, breaks_graph
 from longca.masks.band import K0, K1
@@ -67,9 +67,9 @@ class _Blockwise(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
     @breaks_graph
-    def backward(ctx, *grad_outputs: Tensor | None):  # pyright: ignore[reportIncompatibleMethodOverride]
+    @differentiable_once
+    def backward(ctx, *grad_outputs: Tensor | None):
         dout, dlse = grad_outputs
         q, k, v, out, lse, sinks = ctx.saved_tensors
         with autocast_disabled(q.device):

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from longca.core import Registry, UserError
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.blockwise import blockwise_attention
 from longca.dispatch.choice import OWN, REFERENCE, cannot, choose
+from longca.dispatch.derivatives import differentiable_once
 from longca.kernels import Kernel, Prepared, Problem, backward_with_sinks, forward_with_sinks
 from longca.masks import Mask, breaks_graph
 
@@ -160,9 +160,9 @@ class _PreparedCall(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
     @breaks_graph
-    def backward(ctx, *grad_outputs: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+    @differentiable_once
+    def backward(ctx, *grad_outputs: Tensor):
         ctx.saved_tensors  # noqa: B018  (autograd says so if one of them was written to)
         prepared = ctx.prepared
         dout = grad_outputs[0]

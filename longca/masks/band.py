@@ -36,6 +36,8 @@ def as_bands(rows: object) -> np.ndarray:
     """Rows of six numbers (±math.inf allowed) as a normal (n, 6) int64 array."""
     try:
         array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
+    except OverflowError:  # beyond int64: no bound
+        array = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(
             f"a band is six numbers (q0, q1, k0, k1, lo, hi), and there are none in {rows!r}"
@@ -51,10 +53,15 @@ def as_bands(rows: object) -> np.ndarray:
     return normal(array)
 
 
+def _bounded(column: object) -> object:
+    """A Python number within ±INF: larger ones do not fit into int64."""
+    return max(-INF, min(column, INF)) if isinstance(column, int) else column
+
+
 def make(q0: object, q1: object, k0: object, k1: object, lo: object = -INF, hi: object = INF) -> np.ndarray:
     """Bands from their columns, each a number or an array of n (broadcast), in normal form."""
     columns = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (q0, q1, k0, k1, lo, hi))
+        *(np.atleast_1d(np.asarray(_bounded(column), dtype=np.int64)) for column in (q0, q1, k0, k1, lo, hi))
     )
     return normal(np.stack(columns, axis=1))
 

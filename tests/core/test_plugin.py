@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,24 @@ def test_a_plugin_of_an_earlier_contract_is_refused_in_one_line(plugins: Path, k
         Registry(kind).load(path.stem)
     assert str(caught.value).startswith(f"Plug-in '{path}' cannot be used: {expected}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("needs = 'torch'", "`needs` is of type str, and must be of type tuple"),
+        ("label = None", "`label` is of type NoneType, and must be of type str"),
+        ("deterministic = 'no'", "`deterministic` is of type str, and must be of type bool"),
+        ("summary = b'bytes'", "`summary` is of type bytes, and must be of type str"),
+        ("needs = ['torch']", ""),
+        ("label = property(lambda self: 'Mine')", ""),
+    ],
+)
+def test_an_attribute_of_another_type_is_named(plugins: Path, line: str, expected: str):
+    text = f"from longca.kernels.contract import Kernel\nclass Typed(Kernel):\n    {line}\n"
+    (plugins / "kernels" / "typed.py").write_text(text)
+    with pytest.raises(BrokenPlugin, match=expected) if expected else nullcontext():
+        Registry("kernel").load("typed")
 
 
 def test_a_mended_file_loads(plugins: Path):

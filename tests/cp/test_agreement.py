@@ -107,6 +107,11 @@ SCENARIOS: dict[
         (SHARD, SHARD, FORWARD),
         "rank 0 has called it once, rank 1 2 times",
     ),
+    "other sinks": (
+        (Call("sinks", seed=1), FORWARD),
+        (Call("sinks", seed=2), FORWARD),
+        "'sinks' of attention has other content on rank 1",
+    ),
     "shard fails alone": (
         (FORWARD, FORWARD),
         (Call("whole"), FORWARD, FORWARD),
@@ -368,6 +373,20 @@ def test_a_header_fits_into_its_place_whatever_it_says():
     packed = long.packed(MAX_BYTES)
     assert len(packed) <= MAX_BYTES
     assert Header.unpacked(packed).failure[0].startswith("ü" * min(PART_LENGTHS[-1] // 3, 20))
+
+
+def test_sinks_are_compared_with_and_without_calls_of_shard():
+    sinks = torch.linspace(-1, 1, 8)
+    for count in (0, 1):
+        texts = []
+        for given in (sinks, sinks + 1e-3, sinks.flip(0)):
+            calls = ShardCalls(False)
+            if count and given is sinks:
+                calls.add(torch.ones(4), 0)
+            calls.add_sinks(given)
+            texts.append(calls.taken())
+        assert difference_of_shards(texts[:2]) is None
+        assert "has other content on rank 2 than on rank 0" in str(difference_of_shards(texts))
 
 
 def test_rounding_is_no_other_content():

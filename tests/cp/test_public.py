@@ -24,7 +24,7 @@ T = 97
 H = 4
 G = 2
 D = 8
-HEADS = {"num_q_heads": H, "num_kv_heads": G, "head_dim": D}
+HEADS: dict[str, Any] = {"num_q_heads": H, "num_kv_heads": G, "head_dim": D}
 DOCUMENTS = build_mask("causal_document", seqlen=T, documents=np.array([40, 7, 30, 20]))
 WINDOW = build_mask("causal_sliding_window", seqlen=T, window=16)
 CAUSAL = build_mask("causal", seqlen=T)

@@ -88,6 +88,8 @@ def check_tensors(
 
     q, k, v, *sinks = tensors
     lead = tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
+    if lead == (0,):
+        raise UserError("Argument 'q' of attention is an empty batch", todo="Give at least one sequence")
     for name, x, num_heads in (
         ("q", q, request.num_q_heads),
         ("k", k, request.num_kv_heads),
@@ -201,7 +203,6 @@ def gather_tokens(
 @cache
 def _functions() -> tuple[Any, Any]:
     import torch
-    from torch.autograd.function import once_differentiable
 
     class Attention(torch.autograd.Function):
         @staticmethod
@@ -233,9 +234,14 @@ def _functions() -> tuple[Any, Any]:
             return result.out
 
         @staticmethod
-        @once_differentiable
         @breaks_graph
-        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:
+            if torch.is_grad_enabled():
+                raise UserError(
+                    "Attention over ranks is differentiable once",
+                    why="backward was called with create_graph=True",
+                    todo="Leave that out",
+                )
             kept = ctx.saved_tensors  # where they were dropped, forward runs again here, a call of its own
             result = _map(ctx.result, _Place, lambda leaf: kept[leaf.number])
             ctx.agreement.begin("backward", ctx.call.of_backward, series=ctx.call.series)
@@ -260,12 +266,11 @@ def _functions() -> tuple[Any, Any]:
             ctx.own = ctx.own[start : start + num_rows[comm.rank]]
             sent = shard.detach().reshape(-1).repeat(comm.world)
             received = comm.all_to_all(sent, [shard.numel()] * comm.world, [rows * row for rows in num_rows])
-            return received.view(-1, *shard.shape[1:]).index_select(0, inverse)
+            return received.view(sum(num_rows), *shard.shape[1:]).index_select(0, inverse)
 
         @staticmethod
-        @once_differentiable
         @breaks_graph
-        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def backward(ctx: Any, *grad_outputs: Any) -> tuple[Any, ...]:
             return grad_outputs[0].index_select(0, ctx.own), None, None, None
 
     return Attention, TokenGather

@@ -36,7 +36,7 @@ Difference = tuple[str, str, str]
 
 
 class ShardCalls:
-    """The calls of `shard` since the last header."""
+    """The calls of `shard` since the last header, and the sinks of a call."""
 
     def __init__(self, reads_devices: bool) -> None:
         """
@@ -47,19 +47,18 @@ class ShardCalls:
         self._count = 0
         self._failure = ""
         self._last: list[tuple[str, list[Any] | None]] = []
+        self._sinks: list[Any] | None = None
 
     def add(self, x: torch.Tensor, dim: int) -> None:
         """Notes a call that this rank has done."""
         shape = " × ".join(map(str, x.shape))
-        is_read = x.device.type == "cpu" or (self._reads_devices and x.device.type != "meta")
+        title = f"{x.dtype} {shape} along dimension {dim % x.dim()}"[:MAX_TEXT]
         self._count += 1
-        self._last = [
-            *self._last[1 - MAX_KEPT :],
-            (
-                f"{x.dtype} {shape} along dimension {dim % x.dim()}"[:MAX_TEXT],
-                _elements(x) if is_read else None,
-            ),
-        ]
+        self._last = [*self._last[1 - MAX_KEPT :], (title, self._elements(x))]
+
+    def add_sinks(self, sinks: torch.Tensor) -> None:
+        """Notes the sinks of the call that is about to begin."""
+        self._sinks = self._elements(sinks)
 
     def add_failure(self, error: Exception) -> None:
         """Notes a call that this rank could not do."""
@@ -68,35 +67,48 @@ class ShardCalls:
 
     def taken(self) -> str:
         """The calls as text for a header: empty without any. They are forgotten."""
-        if not self._count:
+        if not self._count and self._sinks is None:
             return ""
-        text = json.dumps([self._count, self._last, self._failure], ensure_ascii=False)
+        text = json.dumps([self._count, self._last, self._failure, self._sinks], ensure_ascii=False)
         self._count = 0
         self._last = []
         self._failure = ""
+        self._sinks = None
         return text
+
+    def _elements(self, x: torch.Tensor) -> list[Any] | None:
+        is_read = x.device.type == "cpu" or (self._reads_devices and x.device.type != "meta")
+        return _elements(x) if is_read else None
 
 
 def difference_of_shards(shards: Sequence[str]) -> Difference | None:
-    """The first difference between ranks in what they have given `shard`; None where there is none.
+    """The first difference between ranks in what they have given `shard`, or as sinks; None where there is
+    none.
 
     Args:
         shards: by rank, those of a header.
     """
     if all(text == shards[0] for text in shards):
         return None
-    calls = [json.loads(text) if text else [0, [], ""] for text in shards]
-    for rank, (_, _, failure) in enumerate(calls):
-        if failure and any(other != failure for _, _, other in calls):
+    calls = [json.loads(text) if text else [0, [], "", None] for text in shards]
+    for rank, (_, _, failure, _) in enumerate(calls):
+        if failure and any(other[2] != failure for other in calls):
             return (
                 f"Rank {rank} could not do its last call of shard",
                 failure.rstrip("."),
                 "Give every rank the same whole tensor",
             )
-    counts = [count for count, _, _ in calls]
+    for rank, (*_, sinks) in enumerate(calls):
+        if not _alike(calls[0][3], sinks):
+            return (
+                f"Argument 'sinks' of attention has other content on rank {rank} than on rank 0",
+                "sinks are the logits of all query heads, and every rank uses its own",
+                "Give every rank the same sinks",
+            )
+    counts = [count for count, *_ in calls]
     if 0 in counts:  # one rank alone may look at its tokens, and a compiled call is not noted
         return None
-    for rank, (count, last, _) in enumerate(calls):
+    for rank, (count, last, *_) in enumerate(calls):
         if count != counts[0]:
             return (
                 "Ranks call shard unequally often between two calls that send messages",
@@ -131,8 +143,8 @@ def _elements(x: torch.Tensor) -> list[Any] | None:
 
 
 def _alike(mine: list[Any] | None, other: list[Any] | None) -> bool:
-    if mine is None or other is None or mine == other:
-        return True
+    if mine is None or other is None or mine == other or len(mine) != len(other):
+        return True  # of other lengths: sinks that do not fit, for which a rank has an error of its own
     if not any(isinstance(x, float) for x in (*mine, *other)):
         return False
     pairs = [(a, b) for a, b in zip(mine, other, strict=True) if math.isfinite(a) and math.isfinite(b)]

@@ -54,8 +54,8 @@ class Incorrect(Frozen):
 
 
 class Implausible(Frozen):
-    """Its checked results are correct, but its times are shorter than the device allows, so it has no
-    speed."""
+    """Its checked results are correct, but its times are shorter than the device allows, or hold only for
+    inputs of which little has changed, so it has no speed."""
 
     status: Literal["implausible"] = "implausible"
     reason: str

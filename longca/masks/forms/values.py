@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from longca.core import UserError
+from longca.core import MOST_TOKENS, UserError
 
 
 @contextmanager
@@ -49,11 +49,23 @@ def host_array(values: Any, what: str, ragged: str = "its rows are of different 
 
 
 def whole_numbers(values: Any, what: str) -> np.ndarray:
-    """The values as an int64 array. Raises ValueError for values that are not integers."""
+    """The values as an int64 array. Raises ValueError for values that are not integers, or too large."""
     array = host_array(values, f"{what} must be whole numbers", "they are lists of different lengths")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers, and they are {kind(array, values)}")
+    if array.size and array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{what} must be below 2^63, and {array.max()} is among them")
     return array.astype(np.int64)
+
+
+def check_sizes(sizes: np.ndarray, what: str, least: int) -> None:
+    """Raise ValueError unless all sizes, in tokens, are from `least` to the most tokens of a mask: the sum of
+    larger ones could wrap around."""
+    rule = f"{what} must be whole numbers of"
+    if sizes.size and sizes.min() < least:
+        raise ValueError(f"{rule} at least {least}, and {sizes.min()} is among them")
+    if sizes.size and sizes.max() > MOST_TOKENS:
+        raise ValueError(f"{rule} at most {MOST_TOKENS}, and {sizes.max()} is among them")
 
 
 def rows_of(values: Any) -> list[Any] | None:

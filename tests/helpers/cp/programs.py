@@ -36,7 +36,7 @@ class Call:
     """One call, or a forward and its backward call."""
 
     kind: str
-    """forward, train, backward, backward_first, shard, unshard, with_mask, bad, whole, pause, meet"""
+    """forward, sinks, train, backward, backward_first, shard, unshard, with_mask, bad, whole, pause, meet"""
     mask: int = 0
     batch: int | None = None
     seed: int = 0
@@ -84,6 +84,12 @@ class Rank:
         self.kept.append((leaves, out, number, call))
         first = out if call.batch is None else out[0]
         return _close(first, expected(self.own[number], call.seed)["out"][positions])
+
+    def _sinks(self, call: Call) -> bool:
+        """Attention with sinks that are drawn by the seed."""
+        q, k, v = (x[self.cp.positions] for x in whole(0)[:3])
+        sinks = torch.randn(H, generator=torch.Generator().manual_seed(call.seed))
+        return bool(self.cp.attention(q, k, v, mask=call.mask, sinks=sinks).isfinite().all())
 
     def _backward(self, call: Call, which: int = -1) -> bool:
         """The backward pass of the last forward call without one."""

@@ -118,6 +118,79 @@ def test_a_timed_call_is_judged(
         )  # of a dout that is 0 in most rows
 
 
+DIFFERENCES = {
+    "fwd": """
+kept = None
+def forward(self, q, k, v):
+    import time
+    pairs = list(zip(self.kept or (), (q, k, v)))
+    if not pairs or sum(int((x != y).any(-1).sum()) for x, y in pairs) > 8:
+        time.sleep(0.02)
+    self.kept = [x.clone() for x in (q, k, v)]
+    return super().forward(q, k, v)""",
+    "bwd": """
+kept = None
+def backward(self, forward, dout):
+    import time
+    if self.kept is None or int((dout != self.kept).any(-1).sum()) > 8:
+        time.sleep(0.02)
+    self.kept = dout.clone()
+    return super().backward(forward, dout)""",
+}
+
+
+@pytest.mark.parametrize("direction", DIFFERENCES)
+def test_a_kernel_that_computes_differences_has_no_speed(
+    direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_kernel("cheat", DIFFERENCES[direction], tmp_path, monkeypatch)
+    result = measure_kernel(small_cell("cheat", "causal", direction), MEASURE, CPU)
+    assert result.outcome.status == "implausible" and result.samples is None
+    assert "times as long after all of an input has changed" in result.outcome.reason
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_a_wrong_result_of_scaled_inputs_is_found(
+    direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a kernel that knows a scaled input, and returns what it has kept."""
+    cheat = {
+        "fwd": """
+def forward(self, q, k, v):
+    self.size = getattr(self, "size", v.norm())
+    result = super().forward(q, k, v)
+    first = next(iter(self.__dict__.setdefault("first", [v[..., :4, :].clone()])))
+    if (v[..., :4, :] == -first).all(-1).any():
+        result.out.neg_()
+    return result""",
+        "bwd": """
+def backward(self, forward, dout):
+    first = next(iter(self.__dict__.setdefault("first", [dout.clone()])))
+    dq, dk, dv = super().backward(forward, dout)
+    return (-dq, dk, dv) if (dout == -first).all(-1).any() else (dq, dk, dv)""",
+    }[direction]
+    write_kernel("cheat", cheat, tmp_path, monkeypatch)
+    outcome = measure_kernel(small_cell("cheat", "causal", direction), MEASURE, CPU).outcome
+    assert outcome.status == "incorrect" and "in a timed call" in outcome.reason
+
+
+LATE_RESULT = """
+def forward(self, q, k, v):
+    class Late(torch.Tensor): pass
+    self.calls = getattr(self, "calls", 0) + 1
+    result = super().forward(q, k, v)
+    return Forward(result.out.as_subclass(Late), result.lse) if self.calls > {least} else result"""
+
+
+@pytest.mark.parametrize("least", [0, 2])
+def test_a_result_that_may_be_computed_when_it_is_read_has_no_speed(
+    least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_kernel("cheat", LATE_RESULT.format(least=least), tmp_path, monkeypatch)
+    outcome = measure_kernel(small_cell("cheat", "causal", "fwd"), MEASURE, CPU).outcome
+    assert outcome.status == "error" and "a result is a Late; it must be a plain" in outcome.message
+
+
 @pytest.mark.parametrize("mask", ["causal", "sliding_window", "block_sparse_uniform"])
 @pytest.mark.parametrize("values", ["normal", "signs", "small"])
 def test_right_kernels_stay_right_whatever_is_drawn(values: str, mask: str) -> None:

@@ -101,7 +101,9 @@ class Judge:
             self.reason = self._changed(digests, {}) or (reason and f"in a timed call, {reason}")
         finally:
             self._apply(0)
-        self.accuracy = self.accuracy.model_copy(update={"timed_calls": len(timed)})
+        self.accuracy = self.accuracy.model_copy(
+            update={"timed_calls": sum(result.is_sample for result in timed)}
+        )
         self.is_complete = True
         return self.reason
 

@@ -42,6 +42,8 @@ class TimedResult:
     parts: list[PartResult]
     are_finite: dict[str, bool]
     """of the whole tensors"""
+    is_sample: bool = True
+    """its time is among the samples"""
 
 
 class CheckPlan:

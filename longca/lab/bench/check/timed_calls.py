@@ -53,6 +53,7 @@ class TimedCalls:
         self._chance = chance or random.SystemRandom()
 
         self._chosen: list[tuple[int, list[PartResult], Tensors]] = []
+        self._scaled: list[tuple[int, list[PartResult], Tensors]] = []
         self._num_timed = 0
         self.number = 0
         """of the last call"""
@@ -78,6 +79,15 @@ class TimedCalls:
             overwrite(self._raw(self._result), self.kept)
         self._result = None
 
+    def keep_scaled(self, factor: float) -> None:
+        """Keep what will be judged of a call with scaled inputs, as if they were not: its result, but for the
+        LSE, is `factor` times as large."""
+        tensors = self._tensors(self._result)
+        parts = self._cut(self.number, tensors)
+        for part in parts:
+            part |= {name: x / factor for name, x in part.items() if name != "lse"}
+        self._scaled.append((self.number, parts, finite(tensors)))
+
     def tensors(self) -> Tensors:
         """The tensors of the last call's result, by name."""
         return self._tensors(self._result)
@@ -87,10 +97,11 @@ class TimedCalls:
         return self._call()
 
     def results(self) -> list[TimedResult]:
-        """The copied parts of the selected calls."""
+        """The copied parts of the selected calls, and of those with scaled results."""
         return [
-            TimedResult(number, parts, {name: bool(flag) for name, flag in flags.items()})
-            for number, parts, flags in self._chosen
+            TimedResult(number, parts, {name: bool(flag) for name, flag in flags.items()}, is_sample)
+            for calls, is_sample in ((self._chosen, True), (self._scaled, False))
+            for number, parts, flags in calls
         ]
 
     def choose(self) -> int | None:
@@ -106,10 +117,23 @@ class TimedCalls:
         index = self.choose()
         if index is None:
             return
+        require_plain(self._raw(self._result))
         tensors = self._tensors(self._result)
         # first of all: work that goes on after the call must not get done
         parts = self._cut(self.number, tensors)
         self._chosen[index : index + 1] = [(self.number, parts, finite(tensors))]
+
+
+class LateResult(TypeError):
+    """A result may be computed when it is read."""
+
+
+def require_plain(tensors: Iterable[torch.Tensor | None]) -> None:
+    """Raise LateResult for a tensor of a sub-class: it may compute when it is read, which is after the timed
+    interval."""
+    for x in tensors:
+        if x is not None and type(x) not in (torch.Tensor, torch.nn.Parameter):
+            raise LateResult(f"a result is a {type(x).__name__}; it must be a plain torch.Tensor")
 
 
 def overwrite(tensors: Iterable[torch.Tensor | None], kept: set[int]) -> None:

@@ -106,7 +106,12 @@ class Court:
             return judge.check_bits(header["runs"])
         tensors = [x.to(judge.plan.problem.device) for x in tensors]
         timed = [
-            TimedResult(int(call["call"]), unpacked(call["parts"], tensors), call["are_finite"])
+            TimedResult(
+                int(call["call"]),
+                unpacked(call["parts"], tensors),
+                call["are_finite"],
+                bool(call["is_sample"]),
+            )
             for call in header["calls"]
         ]
         return judge.check_timed(timed, header["digests"], int(header["last_call"]))

@@ -46,7 +46,14 @@ class RemoteReferee:
         tensors: list[torch.Tensor] = []
         for result in timed:
             parts, of_call = packed(result.parts)
-            calls.append({"call": result.call, "parts": parts, "are_finite": result.are_finite})
+            calls.append(
+                {
+                    "call": result.call,
+                    "parts": parts,
+                    "are_finite": result.are_finite,
+                    "is_sample": result.is_sample,
+                }
+            )
             tensors += of_call
         return self._ask(
             {"do": "check_timed", "calls": calls, "digests": digests, "last_call": last_call}, tensors

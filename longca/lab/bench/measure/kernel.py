@@ -15,15 +15,18 @@ from longca.lab.bench.check.digest import content_digest
 from longca.lab.bench.check.judge import Digests, Judge
 from longca.lab.bench.check.oracle import Grads, cut, finite, tensors_of, wrong
 from longca.lab.bench.check.plan import NUM_BIT_RUNS, CheckPlan, tensor_of
-from longca.lab.bench.check.timed_calls import TimedCalls, overwrite
+from longca.lab.bench.check.timed_calls import TimedCalls, overwrite, require_plain
 from longca.lab.bench.measure.failure import failure
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences
 from longca.lab.bench.measure.measurement import CellMeasurement, Referee
 from longca.lab.bench.measure.memory import peak_memory
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.measure.timer import time_calls, time_sustained
+from longca.lab.bench.measure.timing.whole_changes import slower_by
 from longca.lab.studies import Accuracy, Cell, Measure
-from longca.lab.studies.outcome import Incorrect, Ok, Outcome, Unavailable, Unsupported
+from longca.lab.studies.outcome import Implausible, Incorrect, Ok, Outcome, Unavailable, Unsupported
+
+DIFFERENCES = "a call takes {:.1f} times as long after all of an input has changed, instead of a few rows"
 
 
 def measure_kernel(
@@ -126,7 +129,9 @@ class KernelMeasurement(CellMeasurement):
 
     def finish(self) -> Outcome:
         """Measure memory and have the timed calls judged that chance has selected."""
+        assert self.samples is not None
         with self.at(self.cell.direction):
+            ratio = slower_by(self.calls, self._given.scale, self.samples, self.device)
             digests = self._given.digests()
             self.memory = peak_memory(self.calls.plain, self.device)
         judged_ms = self.costs["oracle_ms"]
@@ -135,7 +140,9 @@ class KernelMeasurement(CellMeasurement):
                 lambda: self.referee.check_timed(self.calls.results(), digests, self.calls.number)
             )
         self.costs["oracle_ms"] += judged_ms
-        return Ok() if reason is None else Incorrect(reason=reason)
+        if reason is not None:
+            return Incorrect(reason=reason)
+        return Ok() if ratio is None else Implausible(reason=DIFFERENCES.format(ratio))
 
     def _check_first_call(self, problem: Problem, prepared: Prepared, deterministic: bool) -> Outcome | None:
         plan = CheckPlan(self.cell, problem, self.seed, everything=self.measure.check == "all")
@@ -160,10 +167,12 @@ class KernelMeasurement(CellMeasurement):
         grads: Grads | None = None
         raw: tuple[torch.Tensor, ...] = ()
         dout = None
+        require_plain((forward.out, forward.lse))
         if plan.problem.needs_backward:
             dout = given.dout_checked()
             with self.at("bwd"):
                 raw = prepared.backward(forward, dout)
+                require_plain(raw)
                 dq, dk, dv = (prepared.from_layout(x) for x in raw)
                 grads = dq, dk, dv
         with self.at("oracle", cost="oracle_ms"):
@@ -250,6 +259,15 @@ class _GivenInputs:
             cut=plan.cut_timed,
             kept=kept,
         )
+
+    def scale(self, factor: float) -> None:
+        """Multiply the input in which the timed result is linear: values, or output gradients."""
+        name = "dout" if self._plan.problem.needs_backward else "v"
+        if self._public[name] is None:
+            self._copies[name].mul_(factor)
+            self._own[name].copy_(self._prepared.to_layout(self._copies[name]))
+        else:
+            self._own[name].mul_(factor)
 
     def digests(self) -> Digests:
         """The digests of the inputs as they are now."""

@@ -1,0 +1,75 @@
+"""A call after all of an input has changed, beside one after few changes.
+
+Between timed calls a few rows of the inputs change. A kernel could keep its last result and compute what
+follows from these rows alone: it would be right, fast, and of no use. So after the samples, values (in a
+backward, output gradients) are multiplied as a whole. Attention is linear in them, so results are known, and
+the judge sees them, too. A call that then takes much longer has computed differences in the samples.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from longca.lab.bench.check.timed_calls import TimedCalls
+from longca.lab.studies.record import Samples
+
+FACTORS = (-1.0, 2.0, -2.0, 4.0, -4.0)
+"""exact in every dtype, and exactly undone; one for each call"""
+MOST_RATIO = 2.0
+
+
+def slower_by(
+    calls: TimedCalls, scale: Callable[[float], object], samples: Samples, device: torch.device
+) -> float | None:
+    """By what factor a call takes longer after all of an input has changed; None if by no more than
+    `MOST_RATIO`.
+
+    Args:
+        scale: multiplies the input in which the result is linear.
+    """
+    [times_ms, *_] = samples.time_ms
+    if _changed_ms(calls, scale, FACTORS[0], device) <= MOST_RATIO * statistics.median(times_ms):
+        return None
+    changed_ms = []
+    usual_ms = []
+    for factor in FACTORS[1:]:  # the machine may have become slower: calls of both kinds alternate
+        usual_ms.append(_usual_ms(calls, device))
+        changed_ms.append(_changed_ms(calls, scale, factor, device))
+    ratio = min(changed_ms) / min(usual_ms)
+    return ratio if ratio > MOST_RATIO else None
+
+
+def _usual_ms(calls: TimedCalls, device: torch.device) -> float:
+    """The time of a second call: before the first one, all was scaled back."""
+    elapsed_ms = 0.0
+    for _ in range(2):
+        calls.before()
+        elapsed_ms = _time_ms(calls, device)
+        calls.after(timed=False)
+    return elapsed_ms
+
+
+def _changed_ms(
+    calls: TimedCalls, scale: Callable[[float], object], factor: float, device: torch.device
+) -> float:
+    calls.before()
+    scale(factor)
+    elapsed_ms = _time_ms(calls, device)
+    calls.keep_scaled(factor)
+    calls.after(timed=False)
+    scale(1.0 / factor)
+    return elapsed_ms
+
+
+def _time_ms(calls: TimedCalls, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start_ns = time.perf_counter_ns()
+    calls()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter_ns() - start_ns) / 1e6
