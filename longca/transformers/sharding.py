@@ -25,11 +25,12 @@ from longca.core import UserError
 from longca.cp import DEFAULT_TIMEOUT_S, ContextParallel, context_parallel
 from longca.dispatch.torch_op import masks_of_table
 from longca.masks import Mask, band
-from longca.transformers.attention import CONTEXT, MARKER, documents_only
+from longca.transformers.attention import CONTEXT, documents_only
 from longca.transformers.gradients import GradientSum, join_backward, summed
-from longca.transformers.layers import LayerContext
-from longca.transformers.masks import as_table
+from longca.transformers.layers import LayerContext, PlannedHeads
+from longca.transformers.masks import as_attention_mask, as_table
 from longca.transformers.registration import NAME, register
+from longca.transformers.shardable import check_model, check_positions, planned_heads
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -50,6 +51,7 @@ def shard(
     reduce_gradients: bool = True,
     num_q_heads: int | None = None,
     num_kv_heads: int | None = None,
+    head_dim: int | None = None,
     timeout: float = DEFAULT_TIMEOUT_S,
 ) -> ShardedModel:
     """Distributes each batch of a causal language model over the ranks of a group.
@@ -64,7 +66,9 @@ def shard(
         reduce_gradients: gradients of parameters are summed over ranks at the end of each backward. False: a
             wrapper such as FSDP averages them over these ranks, and the loss's gradient is scaled
             accordingly.
-        num_q_heads, num_kv_heads: heads on this rank, if tensor parallelism divides those of the config.
+        num_q_heads, num_kv_heads, head_dim: of a layer on this rank, where they are not those of the config:
+            tensor parallelism divides heads. Of layers that differ, the most: fewer KV heads are repeated,
+            and narrower heads are padded with zeros.
 
     Raises:
         UserError: Transformers is missing, or this model cannot be sharded.
@@ -75,20 +79,11 @@ def shard(
         raise UserError(
             f"A {type(model).__name__} is no model of Transformers", todo="Give a PreTrainedModel"
         )
-    if getattr(config, "output_router_logits", False):
-        raise UserError(
-            "A sharded model cannot compute the load-balancing loss of its router",
-            why="it is not a sum over tokens",
-            todo="Set output_router_logits=False in the model's config",
-        )
+    check_model(model, config)
     model.set_attn_implementation(NAME)  # type: ignore[operator]
-    heads = {
-        "num_q_heads": num_q_heads or config.num_attention_heads,
-        "num_kv_heads": num_kv_heads
-        or getattr(config, "num_key_value_heads", None)
-        or config.num_attention_heads,
-        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-    }
+    heads = planned_heads(config, num_q_heads, num_kv_heads) | (
+        {} if head_dim is None else {"head_dim": head_dim}
+    )
     options = {**heads, "strategy": strategy, "kernel": kernel, "device": device, "timeout": timeout}
     return ShardedModel(model, config, group, options, reduce_gradients)
 
@@ -173,12 +168,13 @@ class ShardedModel:
             if "num_items_in_batch" not in others:
                 others["num_items_in_batch"] = (whole["shift_labels"] != IGNORED).sum()
         shares = {name: cp.shard(x.flatten(0, 1)[None], dim=1) for name, x in whole.items()}
-        marker = torch.zeros(MARKER, dtype=torch.int64, device=tokens.device)  # Transformers makes no mask
-        layers = LayerContext(cp, self._layer_types)
+        no_table = torch.zeros((1, 1), dtype=torch.int64, device=tokens.device)  # layers have their context
+        heads = PlannedHeads(*(self._options[name] for name in PlannedHeads._fields))
+        layers = LayerContext(cp, self._layer_types, heads)
         return (), {
             **others,
             **shares,
-            "attention_mask": marker,
+            "attention_mask": as_attention_mask(no_table),  # so that Transformers makes none
             "use_cache": False,
             "return_dict": True,
             CONTEXT: layers,
@@ -214,6 +210,7 @@ class ShardedModel:
                     f"A sharded model cannot distribute argument '{name}'",
                     todo=f"Give {', '.join(known)} alone",
                 )
+        check_positions(self._model, given)
         tokens = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
         for name in ("position_ids", "labels", "shift_labels"):
             x = given.get(name)
