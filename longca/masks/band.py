@@ -35,7 +35,10 @@ def offset_text(offset: Any) -> str:
 def as_bands(rows: object) -> np.ndarray:
     """Rows of six numbers (±math.inf allowed) as a normal (n, 6) int64 array."""
     try:
-        array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
+        try:
+            array = np.asarray(rows, dtype=np.float64 if _has_float(rows) else np.int64)
+        except OverflowError:  # beyond ±INF as well
+            array = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(
             f"a band is six numbers (q0, q1, k0, k1, lo, hi), and there are none in {rows!r}"

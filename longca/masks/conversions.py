@@ -51,6 +51,7 @@ class Conversions:
             documents = forms.whole_numbers(lengths, "lengths of documents")
             if documents.ndim != 1 or len(documents) == 0 or documents.min() < 1:
                 raise ValueError("lengths of documents must be a list of whole numbers of at least 1")
+            forms.check_total(documents, "lengths of documents")
             return cls._of_documents(forms.of_cu_seqlens(np.append(0, np.cumsum(documents))), causal, window)
 
     @classmethod

@@ -20,7 +20,7 @@ from longca.masks.forms.packed import Documents, of_cu_seqlens, of_document_ids,
 from longca.masks.forms.tables import of_block_map, of_dense, of_flashmask, of_slices
 from longca.masks.forms.tree import of_tree
 from longca.masks.forms.types import AttnSlices, BlockMap, FlashMaskColumns, SliceType, Varlen, Window
-from longca.masks.forms.values import refused, rows_of, whole_numbers
+from longca.masks.forms.values import check_total, refused, rows_of, whole_numbers
 
 __all__ = [
     "AttnSlices",
@@ -30,6 +30,7 @@ __all__ = [
     "SliceType",
     "Varlen",
     "Window",
+    "check_total",
     "of_block_map",
     "of_block_mask",
     "of_cu_seqlens",

@@ -141,7 +141,7 @@ def _offsets(window: Window) -> tuple[int, int]:
         raise ValueError(
             f"a window is (left, right), whole numbers, each at least 0, or -1 for no bound; it is {window!r}"
         )
-    return (-INF if left < 0 else -left), (INF if right < 0 else right)
+    return (-INF if left < 0 else -min(left, INF)), (INF if right < 0 else min(right, INF))
 
 
 def _bounds(cu_seqlens: Any, name: str) -> tuple[np.ndarray, int]:

@@ -11,7 +11,7 @@ from longca.core import whole_number
 from longca.masks import band
 from longca.masks.band import INF
 from longca.masks.forms.types import SliceType
-from longca.masks.forms.values import host_array, kind, runs, whole_numbers
+from longca.masks.forms.values import check_total, host_array, kind, runs, whole_numbers
 from longca.masks.grid import BlockGrid
 
 
@@ -128,6 +128,7 @@ def _bounds(sizes: Any, name: str, num_groups: int, num_blocks: int, axis: str) 
     given = np.broadcast_to(given, (num_groups, num_blocks))
     if given.min() < 0:
         raise ValueError(f"{name} must be whole numbers of at least 0, and {given.min()} is among them")
+    check_total(given, name)
     bounds = np.pad(np.cumsum(given, axis=1), ((0, 0), (1, 0)))
     other = np.flatnonzero(bounds[:, -1] != bounds[0, -1])
     if len(other):

@@ -13,7 +13,7 @@ import numpy as np
 
 from longca.masks import band
 from longca.masks.band import spread
-from longca.masks.forms.values import refused, whole_numbers
+from longca.masks.forms.values import check_total, refused, whole_numbers
 
 
 class TreePredictions(NamedTuple):
@@ -120,6 +120,7 @@ def of_tree(parents: Any, lengths: Any) -> SequenceTree:
         )
     if tokens.min() < 1:
         raise ValueError(f"a node has at least 1 token, and node {int(tokens.argmin())} has {tokens.min()}")
+    check_total(tokens, "lengths of nodes")
     wrong = np.flatnonzero((above < -1) | (above >= np.arange(len(above))))
     if len(wrong):
         raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from longca.core import UserError
+from longca.core import MOST_TOKENS, UserError
 
 
 @contextmanager
@@ -53,7 +53,17 @@ def whole_numbers(values: Any, what: str) -> np.ndarray:
     array = host_array(values, f"{what} must be whole numbers", "they are lists of different lengths")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers, and they are {kind(array, values)}")
+    if array.size and array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{what} must be whole numbers below 2^63, and {array.max()} is among them")
     return array.astype(np.int64)
+
+
+def check_total(lengths: np.ndarray, what: str) -> None:
+    """Raises ValueError if lengths of at least 0 sum to more tokens than a mask may have, however large they
+    are. The sum is that of the last axis."""
+    total = int(lengths.sum(axis=-1, dtype=np.float64).max(initial=0))  # no integer of the machine holds it
+    if total > MOST_TOKENS:
+        raise ValueError(f"a mask has at most {MOST_TOKENS} tokens, and {what} sum to {total:.3g}")
 
 
 def rows_of(values: Any) -> list[Any] | None:
