@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._guards import TracingContext
 
 from longca.core import UserError
 from longca.dispatch.torch_op import COLUMNS, mask_table
@@ -284,11 +285,14 @@ class BandAttentionMask(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        asks_size = func is Tensor.size  # as a model does that compares its mask with its scores
+        # a model asks for its size only to compare it with scores; torch.compile asks it of any tensor
+        asks_size = func is Tensor.size and TracingContext.try_get() is None
         others = any(isinstance(x, Tensor) and not isinstance(x, cls) for x in args)
         result = None if asks_size or others else super().__torch_function__(func, types, args, kwargs or {})
         is_other = isinstance(result, Tensor) and (
-            result.dtype != torch.int64 or result.ndim != NUM_DIMENSIONS
+            result.dtype != torch.int64
+            or result.ndim != NUM_DIMENSIONS
+            or (isinstance(args[0], Tensor) and result.shape[-1] != args[0].shape[-1])  # padded or cut
         )
         if asks_size or others or is_other:
             raise UserError(
@@ -301,7 +305,8 @@ class BandAttentionMask(Tensor):
 
 def as_attention_mask(table: Tensor) -> Tensor:
     """A table in the form in which a model passes it on to its layers."""
-    return table[None, None].as_subclass(BandAttentionMask)
+    copied = table[None, None].clone()  # no view: torch.compile asks a view for its base, which is no mask
+    return copied.as_subclass(BandAttentionMask)
 
 
 def as_table(attention_mask: Tensor | None) -> Tensor | None:

@@ -12,6 +12,8 @@ from torch import nn
 
 from longca.core import UserError
 
+LOSSES = (None, "ForCausalLM", "ForConditionalGeneration")
+"""types of losses in which a token predicts the next one; None: a model without a loss"""
 FROM_TOKENS = "create_position_ids_from_input_ids"
 """the function by which models of RoBERTa's kind number tokens, from `pad_token_id` + 1 on"""
 FROM_PADDING = re.compile(r"position_ids = .*cumsum")
@@ -29,6 +31,12 @@ def check_model(model: nn.Module, config: Any) -> None:
             "A sharded model cannot compute the load-balancing loss of its router",
             why="it is not a sum over tokens",
             todo="Set output_router_logits=False in the model's config",
+        )
+    if getattr(model, "loss_type", None) not in LOSSES:
+        raise UserError(
+            f"A {type(model).__name__} cannot be sharded",
+            why="its labels are not those of next tokens",
+            todo="Shard the model inside it, and compute your loss from its outputs",
         )
     if not any("position_ids" in inspect.signature(part.forward).parameters for part in _parts(model)):
         raise UserError(

@@ -24,6 +24,7 @@ from tests.transformers.models import (
 import longca.transformers  # isort: skip
 from longca.core.errors import UserError  # isort: skip
 from longca.transformers.attention import longca_attention  # isort: skip
+from longca.transformers.masks import as_attention_mask, as_table  # isort: skip
 
 VISIBLE = torch.arange(TOKENS) >= torch.tensor([[0], [7]])  # the second row has padding at its left
 INPUTS: dict[str, dict[str, Any]] = {
@@ -258,6 +259,15 @@ def test_models_that_compute_with_their_mask_are_refused(kind: str, tokens: int)
     ) as said:
         computing(**batch(1, tokens))
     assert "\n" not in str(said.value)
+
+
+def test_a_mask_that_a_model_pads_or_cuts_is_refused():
+    mask = as_attention_mask(torch.zeros(2, 8, dtype=torch.int64))
+    for change in (lambda x: nn.functional.pad(x, (0, 3)), lambda x: x[..., :5], lambda x: x == 0):
+        with pytest.raises(UserError, match=r"^This model computes with its attention mask"):
+            change(mask)
+    for same in (mask.to("cpu").clone(), mask.expand(3, -1, -1, -1)):
+        assert as_table(same) is not None
 
 
 def test_attention_weights_that_the_config_asks_for_are_refused():
