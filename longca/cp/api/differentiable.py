@@ -86,11 +86,17 @@ def shard_tokens(
         raise
     if world > 1 and not torch.compiler.is_compiling():
         agreement.shards.add(x, dim)
-    positions = positions.to(x.device)
+    return _rows(x, dim, positions.to(x.device))
+
+
+def _rows(x: torch.Tensor, dim: int, numbers: torch.Tensor) -> torch.Tensor:
+    """The rows of these numbers along a dimension; differentiable."""
+    import torch
+
     signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
     if x.dtype in signed:  # torch picks no rows of these
-        return x.view(signed[x.dtype]).index_select(dim, positions).view(x.dtype)
-    return x.index_select(dim, positions)
+        return x.view(signed[x.dtype]).index_select(dim, numbers).view(x.dtype)
+    return x.index_select(dim, numbers)
 
 
 def shape_text(x: Any) -> str:
@@ -287,8 +293,8 @@ def _functions() -> tuple[Any, Any]:
             own = shard.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)  # any dtype
             sent = own.repeat(comm.world)
             received = comm.all_to_all(sent, [len(own)] * comm.world, [rows * row for rows in num_rows])
-            whole = received.view(len(inverse), row).index_select(0, inverse)
-            return whole.view(-1).view(shard.dtype).view(len(inverse), *shard.shape[1:])
+            rows = received.view(shard.dtype).view(len(inverse), *shard.shape[1:])
+            return _rows(rows, 0, inverse)
 
         @staticmethod
         @once_differentiable
