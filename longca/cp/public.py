@@ -22,9 +22,9 @@ from longca.cp.api.differentiable import (
     check_shard,
     check_strategy_of_sinks,
     check_tensors,
-    check_tokens,
     gather_tokens,
     row_text,
+    shard_tokens,
 )
 from longca.cp.api.planning import MaskPlanner, costs_of, plan_text
 from longca.cp.api.ranks import join
@@ -199,16 +199,7 @@ class ContextParallel:
         Args:
             dim: the dimension of tokens, of size T.
         """
-        import torch
-
-        try:
-            check_tokens("shard", x, dim, self.seqlen, "of the mask", "Give the whole sequence on every rank")
-        except UserError as error:
-            self._agreement.shards.add_failure(error)
-            raise
-        if self.world > 1 and not torch.compiler.is_compiling():
-            self._agreement.shards.add(x, dim)
-        return x.index_select(dim, self._plan.positions.to(x.device))
+        return shard_tokens(x, dim, self.seqlen, self._plan.positions, self._agreement, self.world)
 
     @breaks_graph
     def unshard(self, x: torch.Tensor, dim: int = 0) -> torch.Tensor:
@@ -257,8 +248,8 @@ class ContextParallel:
                 computes: exp(sink) is added to the row sums of exp(q·k / √D). Each rank's gradient is a part,
                 as that of other parameters: the gradient is the sum over ranks. On GPUs, ranks compare some
                 by check="always" alone.
-            tag: an identifier of the call, such as step and layer, which ranks compare. Without it, ranks
-                cannot detect swapped or skipped calls of the same mask and batch.
+            tag: an identifier, such as step and layer, which ranks compare. Without it they cannot detect
+                swapped or skipped calls of the same mask and batch.
 
         Returns:
             The output, of the shape of q. The scale of q·k is 1 / sqrt(D).
@@ -273,14 +264,13 @@ class ContextParallel:
     def plan_ahead(self, mask: Mask | Sequence[Mask]) -> None:
         """Starts planning other masks in a background thread, for a later `with_mask`. This is a local
         call."""
+        self._agreement.check_open()
         self._planner.start(self._checked_masks(mask))
 
     @breaks_graph
     def with_mask(self, mask: Mask | Sequence[Mask]) -> ContextParallel:
-        """The same ranks and heads with other masks and their own sharding. A collective call.
-
-        The plans of the last few masks are cached by their contents, so reusing one has no cost.
-        """
+        """The same ranks and heads with other masks and their own sharding. A collective call. The plans of
+        the last few masks are cached by their contents, so reusing one has no cost."""
         self._agreement.begin("with_mask", "", lambda: self._checked_masks(mask))
         masks = self._checked_masks(mask)
         try:
@@ -354,7 +344,7 @@ class ContextParallel:
             ]
             # under autocast `stack` accepts only float32 and one other dtype
             with torch.autocast(q.device.type, enabled=False):
-                out = torch.stack(outs)
+                out = torch.stack(outs) if outs else q.clone()
         self._agreement.end()
         return out
 
@@ -390,6 +380,16 @@ class ContextParallel:
         if sinks is not None:
             prepared = self._plan.prepared[self._mask_number(mask)]
             check_strategy_of_sinks(self._request, prepared, self.strategy)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ContextParallel:
+        return self  # a copy of a model, as for a moving average, has the same ranks
+
+    def __reduce__(self) -> Any:
+        raise UserError(
+            "A context of context_parallel cannot be pickled",
+            why="it holds process groups of this process",
+            todo="Make one in the other process, or hand it cp.positions",
+        )
 
     def __repr__(self) -> str:
         chosen = ", chosen by cost" if self._request.strategy == AUTO else ""

@@ -17,11 +17,8 @@ from longca.dispatch.torch_op import mask_table, masks_of_table, traced_attentio
 from longca.masks import Mask, band, breaks_graph
 from longca.masks.band import spread
 from longca.transformers.layers import LayerContext
-from longca.transformers.masks import as_table, table_of_dense
+from longca.transformers.masks import OTHER, BandAttentionMask, as_table, table_of_dense
 
-OTHER = 'Set another attn_implementation, such as "eager"'
-MARKER = (1, 1, 1, 1)
-"""shape of the int64 mask that a sharded model gives to its layers, which need none beside their context"""
 CONTEXT = "longca_context"
 """the argument by which a sharded model hands its context to the attention of each layer"""
 
@@ -47,8 +44,8 @@ def longca_attention(
 
     Args:
         query: (B, H, Tq, D); key: (B, G, Tk, D); value: (B, G, Tk, Dv).
-        attention_mask: the table of `longca_mask`; or a mask for each pair, (B, 1 or H, Tq, Tk); None: causal
-            if the layer is, else all keys are visible.
+        attention_mask: the table of `longca_mask`; or a mask for each pair, (B, 1, G or H, Tq, Tk); None:
+            causal if the layer is, else all keys are visible.
         scaling: factor on q·k; 1 / √D by default.
         s_aux: H sinks, one for each head: a further score in each row's softmax, whose value is 0.
         cu_seq_lens_q, cu_seq_lens_k: bounds of packed documents, int (documents + 1,), as for FlashAttention.
@@ -68,6 +65,8 @@ def longca_attention(
     sinks = None if s_aux is None else s_aux.reshape(-1)
     if longca_context is not None:
         return longca_context.attention(module, q, k, v, scale, sinks), None
+    if attention_mask is not None and attention_mask.ndim == 4 and attention_mask.shape[1] == q.shape[2]:
+        k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))  # a mask for each head
     is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     table = as_table(attention_mask)
     if table is None or cu_seq_lens_q is not None:
@@ -121,7 +120,8 @@ def _refuse(
         raise UserError(f"{layer} asks for a bias on scores, which longca does not have", todo=OTHER)
     if "block_table" in options or "read_index" in options:
         raise UserError("Continuous batching keeps keys in pages, which longca does not read", todo=OTHER)
-    if options.get("output_attentions"):
+    config = getattr(module, "config", None)
+    if options.get("output_attentions", getattr(config, "output_attentions", False)):
         raise UserError(
             f"{layer} asks for attention weights, which longca does not compute",
             todo=f"Leave output_attentions out. {OTHER}",
@@ -174,7 +174,7 @@ def _table(
         masks = [Mask(num_queries, num_keys, (band.make(0, num_queries, 0, num_keys, hi=hi),))]
     elif (table := as_table(attention_mask)) is not None:
         masks = list(masks_of_table(table))
-    elif attention_mask.shape == MARKER and attention_mask.dtype == torch.int64:
+    elif isinstance(attention_mask, BandAttentionMask):
         raise UserError(
             "This model does not hand longca's context to its layers, so that it cannot be sharded",
             todo="Train it on one rank",

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Variable
 
 if TYPE_CHECKING:
@@ -37,6 +37,24 @@ class _Summed(torch.autograd.Function):
         return grad * ctx.factor, None, None
 
 
+def leaves_of(x: Tensor) -> list[Tensor]:
+    """The tensors that a backward from `x` gives a gradient to, in an order that the graph alone decides."""
+    if x.grad_fn is None:
+        return [x] if x.requires_grad else []
+    leaves: list[Tensor] = []
+    waiting: list[Any] = [x.grad_fn]
+    known = {x.grad_fn}
+    while waiting:
+        node = waiting.pop()
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        for following, _ in node.next_functions:
+            if following is not None and following not in known:
+                known.add(following)
+                waiting.append(following)
+    return leaves
+
+
 class GradientSum:
     """Sums what one backward adds to the gradients of parameters over ranks, once, when that backward ends.
 
@@ -44,7 +62,7 @@ class GradientSum:
     have used.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
+    def __init__(self, parameters: Sequence[Tensor], group: dist.ProcessGroup) -> None:
         self._parameters = parameters
         self._group = group
         self._before: list[Tensor | None] | None = None  # gradients of earlier backward passes, during one
@@ -76,7 +94,7 @@ class GradientSum:
                 if earlier is not None:
                     parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
 
-    def _sum(self, parameters: Sequence[nn.Parameter]) -> None:
+    def _sum(self, parameters: Sequence[Tensor]) -> None:
         import torch.distributed as dist
 
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -87,10 +105,10 @@ class GradientSum:
             parameter.grad = grad.copy_(part.view_as(grad))
 
 
-def _buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+def _buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
     """Parameters of one dtype and device each, in order, of at most `MOST_ELEMENTS` elements or one
     parameter."""
-    buckets: list[list[nn.Parameter]] = []
+    buckets: list[list[Tensor]] = []
     for _, alike in groupby(parameters, key=lambda p: (p.dtype, p.device)):
         size = MOST_ELEMENTS
         for parameter in alike:

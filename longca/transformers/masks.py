@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._guards import TracingContext
 
 from longca.core import UserError
 from longca.dispatch.torch_op import COLUMNS, mask_table
@@ -24,6 +25,8 @@ from longca.masks import Mask, band, breaks_graph
 
 MOST_PAIRS = 1 << 28  # of a mask whose function is evaluated for each pair
 MODULE = "transformers.masking_utils"
+NUM_DIMENSIONS = 4  # of a mask that Transformers passes on to layers as it is
+OTHER = 'Set another attn_implementation, such as "eager"'
 
 
 @breaks_graph
@@ -208,6 +211,11 @@ def _visible_keys(attention_mask: Tensor | None, span: _Span) -> np.ndarray | No
     """Bool (batch, keys): the keys that are no padding; None if there is no padding."""
     if attention_mask is None:
         return None
+    if attention_mask.ndim != 2:
+        raise UserError(
+            f"An attention mask of {attention_mask.ndim} dimensions is none of padding",
+            todo="Give one of (batch, keys), or a bool mask of (batch, 1, queries, keys)",
+        )
     whole = attention_mask.detach().bool().cpu().numpy()[:, span.k_start : span.k_start + span.num_keys]
     visible = np.pad(whole, ((0, 0), (0, span.num_keys - whole.shape[1])))
     return None if visible.all() else visible
@@ -266,18 +274,53 @@ def _evaluated(
     return as_attention_mask(table_of_dense(visible))
 
 
+class BandAttentionMask(Tensor):
+    """A mask that a model hands on to its layers, for `longca_attention` alone; int64, of four dimensions.
+
+    Its numbers are no scores. A model that computes with its mask would go wrong, silently where the shapes
+    happen to fit: every result that is not such a mask again is refused.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # a model asks for its size only to compare it with scores; torch.compile asks it of any tensor
+        asks_size = func is Tensor.size and TracingContext.try_get() is None
+        others = any(isinstance(x, Tensor) and not isinstance(x, cls) for x in args)
+        result = None if asks_size or others else super().__torch_function__(func, types, args, kwargs or {})
+        is_other = isinstance(result, Tensor) and (
+            result.dtype != torch.int64
+            or result.ndim != NUM_DIMENSIONS
+            or (isinstance(args[0], Tensor) and result.shape[-1] != args[0].shape[-1])  # padded or cut
+        )
+        if asks_size or others or is_other:
+            raise UserError(
+                "This model computes with its attention mask outside of attention functions",
+                why="longca's mask is a table of bands, which has no entry for each pair of tokens",
+                todo=OTHER,
+            )
+        return result
+
+
 def as_attention_mask(table: Tensor) -> Tensor:
     """A table in the form in which a model passes it on to its layers."""
-    return table[None, None]
+    copied = table[None, None].clone()  # no view: torch.compile asks a view for its base, which is no mask
+    return copied.as_subclass(BandAttentionMask)
 
 
 def as_table(attention_mask: Tensor | None) -> Tensor | None:
     """The inverse of `as_attention_mask`; None for other masks."""
-    if not isinstance(attention_mask, Tensor) or attention_mask.dtype != torch.int64:
+    if not isinstance(attention_mask, BandAttentionMask):
         return None
-    if attention_mask.ndim != 4 or attention_mask.shape[-1] != COLUMNS:
-        return None
-    return attention_mask[0, 0]
+    table = plain(attention_mask)
+    return table[0, 0] if table.shape[-1] == COLUMNS else None
+
+
+def plain(attention_mask: Tensor) -> Tensor:
+    """The numbers of a `BandAttentionMask`."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return attention_mask.as_subclass(Tensor)
 
 
 def table_of_dense(visible: Tensor) -> Tensor:

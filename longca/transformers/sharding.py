@@ -24,12 +24,13 @@ from torch import Tensor, nn
 from longca.core import UserError
 from longca.cp import DEFAULT_TIMEOUT_S, ContextParallel, context_parallel
 from longca.dispatch.torch_op import masks_of_table
-from longca.masks import Mask, band
-from longca.transformers.attention import CONTEXT, MARKER, documents_only
-from longca.transformers.gradients import GradientSum, join_backward, summed
-from longca.transformers.layers import LayerContext
-from longca.transformers.masks import as_table
+from longca.masks import Mask, band, breaks_graph
+from longca.transformers.attention import CONTEXT, documents_only
+from longca.transformers.gradients import GradientSum, join_backward, leaves_of, summed
+from longca.transformers.layers import LayerContext, PlannedHeads
+from longca.transformers.masks import as_attention_mask, as_table
 from longca.transformers.registration import NAME, register
+from longca.transformers.shardable import check_model, check_positions, planned_heads
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -50,6 +51,7 @@ def shard(
     reduce_gradients: bool = True,
     num_q_heads: int | None = None,
     num_kv_heads: int | None = None,
+    head_dim: int | None = None,
     timeout: float = DEFAULT_TIMEOUT_S,
 ) -> ShardedModel:
     """Distributes each batch of a causal language model over the ranks of a group.
@@ -64,7 +66,9 @@ def shard(
         reduce_gradients: gradients of parameters are summed over ranks at the end of each backward. False: a
             wrapper such as FSDP averages them over these ranks, and the loss's gradient is scaled
             accordingly.
-        num_q_heads, num_kv_heads: heads on this rank, if tensor parallelism divides those of the config.
+        num_q_heads, num_kv_heads, head_dim: of a layer on this rank, where they are not those of the config:
+            tensor parallelism divides heads. Of layers that differ, the most: fewer KV heads are repeated,
+            and narrower heads are padded with zeros.
 
     Raises:
         UserError: Transformers is missing, or this model cannot be sharded.
@@ -75,20 +79,16 @@ def shard(
         raise UserError(
             f"A {type(model).__name__} is no model of Transformers", todo="Give a PreTrainedModel"
         )
-    if getattr(config, "output_router_logits", False):
-        raise UserError(
-            "A sharded model cannot compute the load-balancing loss of its router",
-            why="it is not a sum over tokens",
-            todo="Set output_router_logits=False in the model's config",
-        )
+    check_model(model, config)
+    if any(
+        isinstance(getattr(hook, "__self__", None), ShardedModel)
+        for hook in model._forward_pre_hooks.values()
+    ):
+        raise UserError("This model is sharded already", todo="Close the ShardedModel that has it first")
     model.set_attn_implementation(NAME)  # type: ignore[operator]
-    heads = {
-        "num_q_heads": num_q_heads or config.num_attention_heads,
-        "num_kv_heads": num_kv_heads
-        or getattr(config, "num_key_value_heads", None)
-        or config.num_attention_heads,
-        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-    }
+    heads = planned_heads(config, num_q_heads, num_kv_heads) | (
+        {} if head_dim is None else {"head_dim": head_dim}
+    )
     options = {**heads, "strategy": strategy, "kernel": kernel, "device": device, "timeout": timeout}
     return ShardedModel(model, config, group, options, reduce_gradients)
 
@@ -104,9 +104,11 @@ class ShardedModel:
         self._group = group
         self._options = options
         self._context: ContextParallel | None = None
+        self._contexts: dict[torch.dtype, ContextParallel] = {}  # autocast may begin and end between batches
         self._layer_types: tuple[str, ...] = ()
         self._reduce_gradients = reduce_gradients
         self._shape = (1, 0)
+        self._leaves: list[Tensor] = []  # of inputs_embeds, which get a part of their gradient on each rank
         self._signature = inspect.signature(model.forward)
         self._hooks = [
             model.register_forward_pre_hook(self._before, with_kwargs=True),
@@ -141,9 +143,10 @@ class ShardedModel:
         """Releases the process groups for messages; the model is again one for a single rank."""
         for hook in self._hooks:
             hook.remove()
-        if self._context is not None:
-            self._context.close()
+        for context in self._contexts.values():
+            context.close()
 
+    @breaks_graph
     def _before(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
@@ -172,13 +175,16 @@ class ShardedModel:
             whole["labels"] = whole["shift_labels"]  # Transformers computes a loss where there are labels
             if "num_items_in_batch" not in others:
                 others["num_items_in_batch"] = (whole["shift_labels"] != IGNORED).sum()
+        embeds = whole.get("inputs_embeds")
+        self._leaves = [] if embeds is None or not torch.is_grad_enabled() else leaves_of(embeds)
         shares = {name: cp.shard(x.flatten(0, 1)[None], dim=1) for name, x in whole.items()}
-        marker = torch.zeros(MARKER, dtype=torch.int64, device=tokens.device)  # Transformers makes no mask
-        layers = LayerContext(cp, self._layer_types)
+        no_table = torch.zeros((1, 1), dtype=torch.int64, device=tokens.device)  # layers have their context
+        heads = PlannedHeads(*(self._options[name] for name in PlannedHeads._fields))
+        layers = LayerContext(cp, self._layer_types, heads)
         return (), {
             **others,
             **shares,
-            "attention_mask": marker,
+            "attention_mask": as_attention_mask(no_table),  # so that Transformers makes none
             "use_cache": False,
             "return_dict": True,
             CONTEXT: layers,
@@ -191,9 +197,12 @@ class ShardedModel:
         if output.get("loss") is not None:
             output["loss"] = summed(output["loss"], group, 1.0 if self._reduce_gradients else float(world))
         if self._reduce_gradients and group is not None and torch.is_grad_enabled():
-            gradients = GradientSum([p for p in model.parameters() if p.requires_grad], group)
+            parameters = [p for p in model.parameters() if p.requires_grad]
+            own = set(map(id, parameters))
+            parameters += [leaf for leaf in self._leaves if id(leaf) not in own]
+            gradients = GradientSum(parameters, group) if parameters else None
             for name, value in output.items():
-                if isinstance(value, Tensor) and value.requires_grad:
+                if gradients is not None and isinstance(value, Tensor) and value.requires_grad:
                     output[name] = join_backward(value, gradients)
         return output
 
@@ -207,6 +216,12 @@ class ShardedModel:
                     why="each rank has the keys of its own tokens alone",
                     todo="Leave it out; generate on one rank",
                 )
+        if not isinstance(kept := given.get("logits_to_keep", 0), Tensor) and kept:
+            raise UserError(
+                f"A sharded model cannot keep the logits of the last {kept} tokens alone",
+                why="each rank would take the last of its own",
+                todo="Leave logits_to_keep out, and take them from ShardedModel.unshard",
+            )
         known = (*OF_TOKENS, *OF_MASK, "num_items_in_batch")
         for name, value in given.items():
             if isinstance(value, Tensor) and value.ndim and name not in known:
@@ -214,6 +229,7 @@ class ShardedModel:
                     f"A sharded model cannot distribute argument '{name}'",
                     todo=f"Give {', '.join(known)} alone",
                 )
+        check_positions(self._model, given)
         tokens = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
         for name in ("position_ids", "labels", "shift_labels"):
             x = given.get(name)
@@ -266,13 +282,16 @@ class ShardedModel:
         return tuple(tables), tuple(masks)
 
     def _context_of(self, masks: tuple[Mask, ...]) -> ContextParallel:
-        if self._context is None:
-            return context_parallel(
-                list(masks), self._group, dtype=_dtype(self._model), **{"backward": True, **self._options}
+        dtype = _dtype(self._model)
+        context = self._contexts.get(dtype)
+        if context is None:
+            context = context_parallel(
+                list(masks), self._group, dtype=dtype, **{"backward": True, **self._options}
             )
-        if self._context.masks == masks:
-            return self._context
-        return self._context.with_mask(list(masks))
+        elif context.masks != masks:
+            context = context.with_mask(list(masks))
+        self._contexts[dtype] = context
+        return context
 
 
 def one_sequence(masks: tuple[Mask, ...], batch: int) -> Mask:

@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
-from longca.masks import Mask, band, build_mask
+from longca.masks import Mask, band, build_mask, tree_position_ids
 from longca.masks.band import INF
 from tests.helpers.kernels.masks_for_tests import band_masks, pattern_mask, rasters
 from tests.helpers.support import examples
@@ -81,6 +81,11 @@ def test_dense_and_bands(name: str):
     assert same_pairs(Mask.from_dense(mask.to_dense()), mask)
     assert Mask.from_dense(mask.dense()) == Mask.from_dense(mask.to_dense())
     assert Mask.from_bands(mask.seqlen_q, mask.bands) == mask
+
+
+def test_bounds_beyond_64_bits_are_no_bounds():
+    assert Mask.from_windows(8, (2**70, 0)) == Mask.from_windows(8, (-1, 0))
+    assert Mask.from_bands(8, [(0, 8, 0, 8, -(2**70), 0)]) == Mask.from_windows(8, (-1, 0))
 
 
 @given(band_masks())
@@ -206,6 +211,19 @@ def test_equality_and_hash():
         (lambda: build_mask("causal", seqlen=1.5), "cannot have 1.5 tokens. Give a whole number"),  # type: ignore[arg-type]
         (lambda: Mask.from_documents([]), "at least 1"),
         (lambda: Mask.from_documents([3, 0]), "at least 1"),
+        (
+            lambda: Mask.from_documents([2**63 - 1, 2**63 - 1, 3]),
+            "at most 2147483647 tokens, .* sum to 1.84e",
+        ),
+        (lambda: Mask.from_tree([-1, 0, 0], [2**63 - 1, 2**63 - 1, 3]), "lengths of nodes sum to 1.84e"),
+        (lambda: tree_position_ids([-1, 0], [2**31, 2**31]), "lengths of nodes sum to 4.29e"),
+        (lambda: Mask.from_block_map([2**62] * 4, [1], np.ones((4, 1), bool)), "sizes_q sum to 1.84e"),
+        (lambda: Mask.from_document_ids(np.array([3, 2**64 - 1], np.uint64)), "below 2.63, and 1844.* among"),
+        (
+            lambda: Mask.from_tree(np.array([2**64 - 1, 0], np.uint64), [1, 1]),
+            "parents must be whole numbers",
+        ),
+        (lambda: Mask.from_bands(8, [(0, 2**70, 0, 8, -(2**70), 2**70)]), "leaves the 8 × 8 pairs"),
         (lambda: Mask.from_documents([3.5]), "whole numbers, and they are float64"),
         (lambda: Mask.from_cu_seqlens([1, 4]), "begin with 0"),
         (lambda: Mask.from_cu_seqlens([0, 4, 2]), "never fall"),

@@ -26,6 +26,10 @@ _CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "rope_type": "default", "rope_theta": 10000.0}}),
     "llama4": ("Llama4TextConfig", {"intermediate_size_mlp": 96, "attention_chunk_size": 8, "num_local_experts": 2,  # noqa: E501
                                     "num_experts_per_tok": 1, "no_rope_layers": [1, 0]}),
+    "deepseek_v3": ("DeepseekV3Config", {"num_key_value_heads": 4, "head_dim": 8, "q_lora_rank": 16, "kv_lora_rank": 16,  # noqa: E501
+                                         "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 16, "n_group": 1,  # noqa: E501
+                                         "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                                         "moe_intermediate_size": 32, "first_k_dense_replace": 1}),
 }  # fmt: skip
 FAMILIES = tuple(_CONFIGS)
 

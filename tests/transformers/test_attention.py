@@ -1,5 +1,5 @@
-"""Models of six families with longca compute what they compute with "eager": loss, logits, gradients, caches,
-and refusals."""
+"""Models of seven families with longca compute what they compute with "eager": loss, logits, gradients,
+caches, and refusals."""
 
 import warnings
 from typing import Any
@@ -24,6 +24,7 @@ from tests.transformers.models import (
 import longca.transformers  # isort: skip
 from longca.core.errors import UserError  # isort: skip
 from longca.transformers.attention import longca_attention  # isort: skip
+from longca.transformers.masks import as_attention_mask, as_table  # isort: skip
 
 VISIBLE = torch.arange(TOKENS) >= torch.tensor([[0], [7]])  # the second row has padding at its left
 INPUTS: dict[str, dict[str, Any]] = {
@@ -156,6 +157,14 @@ def test_checkpointing_autocast_and_encoders():
         torch.testing.assert_close(got, wanted, rtol=2e-5, atol=2e-6)
 
 
+def test_a_mask_for_each_head_where_keys_are_shared():
+    visible = torch.rand(2, 4, TOKENS, TOKENS, generator=torch.Generator().manual_seed(1)) < 0.5
+    visible |= torch.eye(TOKENS, dtype=torch.bool)
+    added = torch.zeros(()).masked_fill(~visible, torch.finfo(torch.float32).min)
+    expected = step(model("llama", "eager"), **batch(), attention_mask=added)
+    assert_equal(step(model("llama"), **batch(), attention_mask=visible), expected)
+
+
 class Layer(nn.Module):
     is_causal = True
 
@@ -196,6 +205,10 @@ def test_values_of_another_width_than_keys(width: int):
             {"mask": torch.ones(1, 8, dtype=torch.bool)},
             "An attention mask of 2 dimensions is no mask of longca",
         ),
+        (
+            {"mask": torch.ones(1, 1, 8, 8, dtype=torch.int64)},  # of the shape of longca's own mask
+            "A 4-D attention mask is of dtype torch.int64. Give a bool or float mask",
+        ),
         ({"keys": 9}, "8 queries and 9 keys without a mask are no causal attention"),
         (
             {"cu_seq_lens_q": torch.tensor([0, 5, 9])},
@@ -221,6 +234,51 @@ def test_models_with_softcap_or_dropout_are_refused():
         softcap(**batch())
     with pytest.raises(UserError, match=r"^LlamaAttention asks for dropout"):
         model("llama", attention_dropout=0.1)(**batch())
+
+
+OWN_COMPUTATION: dict[str, dict[str, Any]] = {
+    "BloomConfig": {"n_layer": 1, "n_head": 4},
+    "XGLMConfig": {"d_model": 64, "ffn_dim": 96, "num_layers": 1, "attention_heads": 4},
+    "DogeConfig": {"num_hidden_layers": 1, "intermediate_size": 96, "num_attention_heads": 4},
+    "DeepseekV32Config": {**config("deepseek_v3").to_dict(), "index_head_dim": 16, "index_n_heads": 4,
+                          "index_topk": 8,
+                          "model_type": "deepseek_v32", "architectures": None, "num_hidden_layers": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OWN_COMPUTATION)
+@pytest.mark.parametrize("tokens", [8, 20])
+def test_models_that_compute_with_their_mask_are_refused(kind: str, tokens: int):
+    """Also where the shape of longca's mask, 8 wide, happens to fit."""
+    made = getattr(transformers, kind)(
+        **{"vocab_size": VOCABULARY, "hidden_size": 64, **OWN_COMPUTATION[kind]}
+    )
+    computing = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="longca")
+    with pytest.raises(
+        UserError, match=r"^This model computes with its attention mask .* Set another"
+    ) as said:
+        computing(**batch(1, tokens))
+    assert "\n" not in str(said.value)
+
+
+def test_a_mask_that_a_model_pads_or_cuts_is_refused():
+    mask = as_attention_mask(torch.zeros(2, 8, dtype=torch.int64))
+    for change in (lambda x: nn.functional.pad(x, (0, 3)), lambda x: x[..., :5], lambda x: x == 0):
+        with pytest.raises(UserError, match=r"^This model computes with its attention mask"):
+            change(mask)
+    for same in (mask.to("cpu").clone(), mask.expand(3, -1, -1, -1)):
+        assert as_table(same) is not None
+
+
+def test_attention_weights_that_the_config_asks_for_are_refused():
+    with pytest.raises(UserError, match=r"^LlamaAttention asks for attention weights"):
+        model("llama", output_attentions=True)(**batch())
+    assert model("llama", output_attentions=True)(**batch(), output_attentions=False).loss.isfinite()
+
+
+def test_a_mask_of_three_dimensions_is_refused():
+    with pytest.raises(UserError, match=r"^An attention mask of 3 dimensions is none of padding"):
+        model("llama")(**batch(), attention_mask=torch.ones(2, TOKENS, TOKENS))
 
 
 def test_an_old_transformers_is_refused(monkeypatch: pytest.MonkeyPatch):

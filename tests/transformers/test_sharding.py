@@ -10,7 +10,7 @@ from torch import Tensor
 from longca.cp import ContextParallel
 from longca.cp.comm.backend import Comm
 from tests.helpers.cp.ranks import on_ranks
-from tests.transformers.models import VOCABULARY, assert_equal, batch, model, restarting, step
+from tests.transformers.models import VOCABULARY, assert_equal, batch, model, restarting, step, transformers
 
 import longca.transformers  # isort: skip
 from longca.core.errors import UserError  # isort: skip
@@ -23,6 +23,7 @@ FAMILIES = {
     "gemma3": "usp",
     "llama4": "ring_allgather",
     "gpt_oss": "loongtrain",  # with sinks
+    "deepseek_v3": "ulysses",  # values are narrower than keys
 }
 VISIBLE = torch.arange(30) >= torch.tensor([[0], [7]])
 
@@ -74,6 +75,7 @@ def on_one_of_the_ranks(comm: Comm, family: str, strategy: str) -> list[dict[str
         ("llama", 2),
         ("gemma3", 3),
         ("gpt_oss", 2),
+        ("deepseek_v3", 2),
         *(pytest.param(family, 4, marks=pytest.mark.slow) for family in FAMILIES),
     ],
 )
@@ -171,3 +173,44 @@ def test_models_that_cannot_be_sharded():
         longca.transformers.shard(torch.nn.Linear(2, 2))
     with pytest.raises(UserError, match="load-balancing loss of its router"):
         longca.transformers.shard(model("gpt_oss", output_router_logits=True))
+    bart = transformers.BartForCausalLM(transformers.BartConfig(
+        vocab_size=VOCABULARY, d_model=32, decoder_layers=1, decoder_attention_heads=4))  # fmt: skip
+    with pytest.raises(UserError, match="takes no position_ids, and would number the tokens of each rank"):
+        longca.transformers.shard(bart)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"), [("RobertaConfig", {}), ("OPTConfig", {"attention_mask": VISIBLE.long()})]
+)
+def test_models_that_number_tokens_by_padding_need_position_ids(kind: str, given: dict[str, Any]):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "is_decoder": True}
+    sizes |= {"intermediate_size": 48, "ffn_dim": 48, "word_embed_proj_dim": 32}
+    made = transformers.AutoModelForCausalLM.from_config(
+        getattr(transformers, kind)(vocab_size=VOCABULARY, **sizes)
+    ).eval()
+    positions = torch.arange(2, 32).expand(2, -1)
+    expected = made(**inputs(0), position_ids=positions).loss
+    sharding = longca.transformers.shard(made)
+    with pytest.raises(UserError, match=r"ForCausalLM needs position_ids: it numbers tokens by"):
+        made(**{**inputs(0), **given})
+    torch.testing.assert_close(made(**inputs(0), position_ids=positions).loss, expected)
+    sharding.close()
+
+
+def test_layers_of_other_heads_than_planned():
+    """Fewer KV heads than planned are repeated, narrower heads padded; others are refused."""
+    expected = step(model("llama"), **inputs(0))
+    fitting: list[dict[str, Any]] = [{"num_kv_heads": 4}, {"head_dim": 24}]
+    unfit: list[dict[str, Any]] = [{"num_kv_heads": 1}, {"head_dim": 8}, {"num_q_heads": 8}]
+    for planned in fitting:
+        made = model("llama")
+        sharding = longca.transformers.shard(made, **planned)
+        results = step(made, **inputs(0))
+        assert_equal({**results, "logits": sharding.unshard(results["logits"])}, expected)
+        sharding.close()
+    for planned in unfit:
+        made = model("llama")
+        longca.transformers.shard(made, **planned)
+        said = "LlamaAttention has 4 query heads, 2 KV heads and head dim 16: the plan is for .* Give num_q"
+        with pytest.raises(UserError, match=said):
+            made(**inputs(0))

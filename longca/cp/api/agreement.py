@@ -125,6 +125,11 @@ class Agreement:
                     self._begun.add((kind, series))
             return number
 
+    def check_open(self) -> None:
+        """Raises UserError or PeerLost if this context cannot be used any more."""
+        with self._lock:
+            self._refuse()
+
     def messages(self) -> _Messages:
         """The messages and kernels of the call that was begun. If they fail, this context ends."""
         return self._messages
@@ -186,6 +191,7 @@ class Agreement:
         with self._lock:
             headers = self._headers
             if headers is None:
+                self._reason = self._reason or UserError("it is closed")
                 return
             try:
                 if not self._is_raised:

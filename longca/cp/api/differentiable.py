@@ -46,7 +46,7 @@ def check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo:
 
     if not isinstance(x, torch.Tensor):
         raise UserError(f"Argument 'x' of {call} is of type {type(x).__name__}", todo="Give a tensor")
-    if not isinstance(dim, int):
+    if not isinstance(dim, int) or isinstance(dim, bool):
         raise UserError(
             f"Argument 'dim' of {call} is {dim!r}", todo="Give the number of the dimension of tokens"
         )
@@ -65,6 +65,38 @@ def check_shard(x: Any, dim: Any, num_tokens: int, device: torch.device) -> None
         raise UserError(
             f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on {device}", todo="Move it there"
         )
+
+
+def shard_tokens(
+    x: torch.Tensor, dim: int, seqlen: int, positions: torch.Tensor, agreement: Agreement, world: int
+) -> torch.Tensor:
+    """The tokens at these positions; differentiable. Raises UserError if that dimension has other tokens.
+
+    Args:
+        seqlen: tokens over all ranks.
+        agreement: compares what ranks have sharded with their next call.
+        world: number of ranks.
+    """
+    import torch
+
+    try:
+        check_tokens("shard", x, dim, seqlen, "of the mask", "Give the whole sequence on every rank")
+    except UserError as error:
+        agreement.shards.add_failure(error)
+        raise
+    if world > 1 and not torch.compiler.is_compiling():
+        agreement.shards.add(x, dim)
+    return _rows(x, dim, positions.to(x.device))
+
+
+def _rows(x: torch.Tensor, dim: int, numbers: torch.Tensor) -> torch.Tensor:
+    """The rows of these numbers along a dimension; differentiable."""
+    import torch
+
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+    if x.dtype in signed:  # torch picks no rows of these
+        return x.view(signed[x.dtype]).index_select(dim, numbers).view(x.dtype)
+    return x.index_select(dim, numbers)
 
 
 def shape_text(x: Any) -> str:
@@ -259,14 +291,16 @@ def _functions() -> tuple[Any, Any]:
         def forward(
             ctx: Any, shard: torch.Tensor, comm: Comm, num_rows: list[int], inverse: torch.Tensor
         ) -> torch.Tensor:
-            row = shard.shape[1:].numel()
+            row = shard.shape[1:].numel() * shard.element_size()
             start = sum(num_rows[: comm.rank])
             ctx.own = torch.empty_like(inverse)
             ctx.own[inverse] = torch.arange(len(inverse), device=inverse.device)
             ctx.own = ctx.own[start : start + num_rows[comm.rank]]
-            sent = shard.detach().reshape(-1).repeat(comm.world)
-            received = comm.all_to_all(sent, [shard.numel()] * comm.world, [rows * row for rows in num_rows])
-            return received.view(sum(num_rows), *shard.shape[1:]).index_select(0, inverse)
+            own = shard.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)  # any dtype
+            sent = own.repeat(comm.world)
+            received = comm.all_to_all(sent, [len(own)] * comm.world, [rows * row for rows in num_rows])
+            rows = received.view(shard.dtype).view(len(inverse), *shard.shape[1:])
+            return _rows(rows, 0, inverse)
 
         @staticmethod
         @breaks_graph

@@ -54,18 +54,20 @@ def whole_numbers(values: Any, what: str) -> np.ndarray:
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers, and they are {kind(array, values)}")
     if array.size and array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{what} must be below 2^63, and {array.max()} is among them")
+        raise ValueError(f"{what} must be whole numbers below 2^63, and {array.max()} is among them")
     return array.astype(np.int64)
 
 
 def check_sizes(sizes: np.ndarray, what: str, least: int) -> None:
-    """Raise ValueError unless all sizes, in tokens, are from `least` to the most tokens of a mask: the sum of
-    larger ones could wrap around."""
-    rule = f"{what} must be whole numbers of"
+    """Raise ValueError unless all sizes, in tokens, are at least `least`, and their sums over the last axis at
+    most the tokens of a mask: a larger sum could wrap around."""
     if sizes.size and sizes.min() < least:
-        raise ValueError(f"{rule} at least {least}, and {sizes.min()} is among them")
-    if sizes.size and sizes.max() > MOST_TOKENS:
-        raise ValueError(f"{rule} at most {MOST_TOKENS}, and {sizes.max()} is among them")
+        raise ValueError(f"{what} must be whole numbers of at least {least}, and {sizes.min()} is among them")
+    total = float(
+        sizes.sum(axis=-1, dtype=np.float64).max(initial=0)
+    )  # no integer of the machine may hold it
+    if total > MOST_TOKENS:
+        raise ValueError(f"a mask has at most {MOST_TOKENS} tokens, and {what} sum to {total:.3g}")
 
 
 def rows_of(values: Any) -> list[Any] | None:
