@@ -59,13 +59,11 @@ def whole_numbers(values: Any, what: str) -> np.ndarray:
 
 
 def check_sizes(sizes: np.ndarray, what: str, least: int) -> None:
-    """Raise ValueError unless all sizes, in tokens, are at least `least`, and their sums over the last axis at
-    most the tokens of a mask: a larger sum could wrap around."""
+    """Raise ValueError unless all sizes, in tokens, are at least `least`, and their sums over the last axis
+    at most the tokens of a mask: a larger sum could wrap around."""
     if sizes.size and sizes.min() < least:
         raise ValueError(f"{what} must be whole numbers of at least {least}, and {sizes.min()} is among them")
-    total = float(
-        sizes.sum(axis=-1, dtype=np.float64).max(initial=0)
-    )  # no integer of the machine may hold it
+    total = float(sizes.sum(axis=-1, dtype=np.float64).max(initial=0))  # may be larger than any int64
     if total > MOST_TOKENS:
         raise ValueError(f"a mask has at most {MOST_TOKENS} tokens, and {what} sum to {total:.3g}")
 

@@ -76,8 +76,8 @@ def test_worse_repeats_of_a_study_widen_it_and_better_ones_do_not():
 
 
 def test_a_cell_whose_own_samples_scatter_does_not_widen_the_resolution_of_others():
-    """cuDNN's operator of torch with packed documents of 1K tokens took 60 or 90 ms by chance: the pair differed
-    by 12 %, which its samples explain, and made leads of 9 % of all other kernels ties."""
+    """cuDNN's operator of torch with packed documents of 1K tokens took 60 or 90 ms by chance: the pair
+    differed by 12 %, which its samples explain, and made leads of 9 % of all other kernels ties."""
     steady = [
         measured(
             10 + 0.01 * step, 10.01 + 0.01 * step, 10.02 + 0.01 * step, cell_id=f"c{step % 24}", unit=unit
