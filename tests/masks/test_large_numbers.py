@@ -35,6 +35,8 @@ def test_a_large_window_is_no_bound(large: int):
     ],
 )
 def test_large_numbers_of_tokens_are_refused_in_one_line(make):
-    with pytest.raises(UserError, match=r"is among them|sum to 1.84e\+19|would have 9223372036854775808") as error:
+    with pytest.raises(
+        UserError, match=r"is among them|sum to 1.84e\+19|would have 9223372036854775808"
+    ) as error:
         make()
     assert "\n" not in str(error.value)
