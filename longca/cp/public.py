@@ -138,7 +138,7 @@ class ContextParallel:
         self._plan, waited_ms = planner.take(masks)
         self._plan_text = plan_text(self._plan, masks)
         self._call_texts: dict[tuple[int, int | None, bool], str] = {}
-        self.positions = self._plan.positions.clone()  # a copy: the user may write to it
+        self.positions = self._plan.copied_positions()  # the user may write to them
         """position ids of this rank's tokens, int64 (L,): for rotary embeddings, and to pick tokens"""
         self.costs = costs_of(self._plan, waited_ms)
         """`plan_ms`: planning time on this rank; `waited_ms`: the part spent waiting for it. Then, by mask,
@@ -344,7 +344,7 @@ class ContextParallel:
             ]
             # under autocast `stack` accepts only float32 and one other dtype
             with torch.autocast(q.device.type, enabled=False):
-                out = torch.stack(outs) if outs else q.clone()
+                out = torch.stack(outs)
         self._agreement.end()
         return out
 

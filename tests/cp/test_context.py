@@ -68,8 +68,6 @@ def on_each_rank(comm: Comm) -> dict[str, Any]:
     cp.with_mask(DOCUMENTS)  # also after that refusal, on every rank
     out = cp.attention(*own(cp))
     facts["copy"] = torch.equal(copy.deepcopy({"of": cp})["of"].attention(*own(cp)), out)
-    q, k, v = (x[None][:0] for x in own(cp))
-    facts["no sequences"] = cp.attention(q, k, v).shape
     with pytest.raises(UserError) as refused:
         pickle.dumps(cp)
     facts["pickled"] = str(refused.value)
@@ -88,7 +86,6 @@ def on_each_rank(comm: Comm) -> dict[str, Any]:
 def test_tensors_copies_and_the_end(world: int):
     for facts in on_ranks(on_each_rank, world):
         assert facts["wrong"] == [] and facts["copy"] and facts["again"]
-        assert facts["no sequences"][0] == 0 and len(facts["no sequences"]) == 4
         assert facts["pickled"].startswith(
             "A context of context_parallel cannot be pickled: it holds process groups"
         )

@@ -78,6 +78,13 @@ class MaskPlan:
     plan_ms: float
     streams: dict[str, DeferredStream] = field(default_factory=dict)
 
+    def copied_positions(self) -> torch.Tensor:
+        """A copy of `positions`, which training may use although it was made in inference mode."""
+        import torch
+
+        with torch.inference_mode(False):
+            return self.positions.clone()
+
 
 @dataclass(frozen=True)
 class _Choice:
