@@ -49,7 +49,7 @@ class Conversions:
         """
         with forms.refused("These documents"):
             documents = forms.whole_numbers(lengths, "lengths of documents")
-            if documents.ndim != 1 or len(documents) == 0 or documents.min() < 1:
+            if documents.ndim != 1 or len(documents) == 0:
                 raise ValueError("lengths of documents must be a list of whole numbers of at least 1")
             forms.check_sizes(documents, "lengths of documents", 1)
             return cls._of_documents(forms.of_cu_seqlens(np.append(0, np.cumsum(documents))), causal, window)

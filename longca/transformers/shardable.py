@@ -1,4 +1,4 @@
-"""What a model must be like so that its tokens can be distributed, and the heads that are planned for it."""
+"""Conditions under which the tokens of a model can be distributed, and the heads that are planned for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -46,23 +46,40 @@ def check_model(model: nn.Module, config: Any) -> None:
         )
 
 
-def check_positions(model: nn.Module, given: Mapping[str, Any]) -> None:
-    """Raises UserError if a model would number this batch's tokens otherwise than 0, 1, 2 …
+class Numbering(NamedTuple):
+    """The way in which a model numbers tokens that come without position_ids, read from its source once."""
 
-    Args:
-        given: arguments of the model.
-    """
-    if given.get("position_ids") is not None:
-        return
-    source = "\n".join(_source(part) for part in _parts(model))
-    mask = given.get("attention_mask")
-    has_padding = mask is not None and mask.ndim == 2 and not bool(mask.all())
-    if FROM_TOKENS in source or (has_padding and FROM_PADDING.search(source)):
-        raise UserError(
-            f"A sharded {type(model).__name__} needs position_ids",
-            why="it numbers tokens by those that are padding, and a rank has only a part of them",
-            todo="Give the position_ids that the model makes on one rank",
+    model: str
+    """the name of its class"""
+    by_tokens: bool
+    """by its input ids, of which some are padding"""
+    by_padding: bool
+    """by the padding that an attention mask shows"""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Numbering:
+        sources = [_source(part) for part in _parts(model)]
+        return cls(
+            type(model).__name__,
+            any(FROM_TOKENS in source for source in sources),
+            any(FROM_PADDING.search(source) for source in sources),
         )
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Raises UserError if the model would number this batch's tokens otherwise than 0, 1, 2 …
+
+        Args:
+            given: arguments of the model.
+        """
+        if given.get("position_ids") is not None or not (self.by_tokens or self.by_padding):
+            return
+        mask = given.get("attention_mask")
+        if self.by_tokens or (mask is not None and mask.ndim == 2 and not bool(mask.all())):
+            raise UserError(
+                f"A sharded {self.model} needs position_ids",
+                why="it numbers tokens by those that are padding, and a rank has only a part of them",
+                todo="Give the position_ids that the model makes on one rank",
+            )
 
 
 def planned_heads(config: Any, num_q_heads: int | None, num_kv_heads: int | None) -> dict[str, int]:

@@ -30,7 +30,7 @@ from longca.transformers.gradients import GradientSum, join_backward, leaves_of,
 from longca.transformers.layers import LayerContext, PlannedHeads
 from longca.transformers.masks import as_attention_mask, as_table
 from longca.transformers.registration import NAME, register
-from longca.transformers.shardable import check_model, check_positions, planned_heads
+from longca.transformers.shardable import Numbering, check_model, planned_heads
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -110,6 +110,7 @@ class ShardedModel:
         self._shape = (1, 0)
         self._leaves: list[Tensor] = []  # of inputs_embeds, which get a part of their gradient on each rank
         self._signature = inspect.signature(model.forward)
+        self._numbering = Numbering.of(model)
         self._hooks = [
             model.register_forward_pre_hook(self._before, with_kwargs=True),
             model.register_forward_hook(self._after),
@@ -229,7 +230,7 @@ class ShardedModel:
                     f"A sharded model cannot distribute argument '{name}'",
                     todo=f"Give {', '.join(known)} alone",
                 )
-        check_positions(self._model, given)
+        self._numbering.check(given)
         tokens = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
         for name in ("position_ids", "labels", "shift_labels"):
             x = given.get(name)

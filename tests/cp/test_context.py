@@ -1,4 +1,4 @@
-"""What a context does with tensors of any dtype and layout, with copies of itself, and once it is closed."""
+"""A context with tensors of any dtype and layout, with copies of itself, and after it is closed."""
 
 import copy
 import pickle
@@ -38,7 +38,7 @@ def own(cp: ContextParallel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def closed(cp: ContextParallel, pending: torch.Tensor) -> dict[str, str]:
-    """What each call of a closed context says."""
+    """The error of each call of a closed context."""
     calls: dict[str, Callable[[], Any]] = {
         "attention": lambda: cp.attention(*own(cp)),
         "unshard": lambda: cp.unshard(own(cp)[0]),

@@ -153,7 +153,7 @@ def test_a_kernel_that_computes_differences_has_no_speed(
 def test_a_wrong_result_of_scaled_inputs_is_found(
     direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a kernel that knows a scaled input, and returns what it has kept."""
+    """A kernel may know a scaled input, and return what it has kept."""
     cheat = {
         "fwd": """
 def forward(self, q, k, v):
