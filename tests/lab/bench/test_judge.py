@@ -149,6 +149,19 @@ def test_a_kernel_that_computes_differences_has_no_speed(
     assert "times as long after all of an input has changed" in result.outcome.reason
 
 
+@pytest.mark.parametrize("direction", DIFFERENCES)
+def test_interruptions_of_a_few_calls_are_no_differences(
+    direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine may interrupt several calls after whole changes, one after the other."""
+    interrupted = DIFFERENCES[direction].replace(
+        "time.sleep(0.02)",
+        "self.slow = getattr(self, 'slow', 0) + 1\n        time.sleep(0.02 if self.slow < 10 else 0)",
+    )
+    write_kernel("busy", interrupted, tmp_path, monkeypatch)
+    assert measure_kernel(small_cell("busy", "causal", direction), MEASURE, CPU).outcome.status == "ok"
+
+
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_a_wrong_result_of_scaled_inputs_is_found(
     direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

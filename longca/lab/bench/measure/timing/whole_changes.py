@@ -8,6 +8,8 @@ the judge sees them, too. A call that then takes much longer has computed differ
 
 from __future__ import annotations
 
+import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -20,6 +22,10 @@ from longca.lab.studies.record import Samples
 FACTORS = (-1.0, 2.0, -2.0, 4.0, -4.0)
 """exact in every dtype, and exactly undone; one for each call"""
 MOST_RATIO = 2.0
+LEAST_ROUNDS = 4
+# A scheduler may interrupt each of a few short calls: under load four of four were once ten times as long.
+MOST_ROUNDS = 24
+MOST_SECONDS = 2.0  # no scheduler doubles so long calls: they have had the least number of rounds
 
 
 def slower_by(
@@ -34,13 +40,20 @@ def slower_by(
     [times_ms, *_] = samples.time_ms
     if _changed_ms(calls, scale, FACTORS[0], device) <= MOST_RATIO * statistics.median(times_ms):
         return None
-    changed_ms = []
-    usual_ms = []
-    for factor in FACTORS[1:]:  # the machine may have become slower: calls of both kinds alternate
-        usual_ms.append(_usual_ms(calls, device))
-        changed_ms.append(_changed_ms(calls, scale, factor, device))
-    ratio = min(changed_ms) / min(usual_ms)
-    return ratio if ratio > MOST_RATIO else None
+    changed_ms = math.inf
+    usual_ms = math.inf
+    start = time.monotonic()
+    # the machine may have become slower: calls of both kinds alternate
+    for count, factor in enumerate(itertools.islice(itertools.cycle(FACTORS[::-1]), MOST_ROUNDS), 1):
+        usual_ms = min(usual_ms, _usual_ms(calls, device))
+        changed_ms = min(changed_ms, _changed_ms(calls, scale, factor, device))
+        if count < LEAST_ROUNDS:
+            continue
+        if changed_ms <= MOST_RATIO * usual_ms:
+            return None
+        if time.monotonic() - start >= MOST_SECONDS:
+            break
+    return changed_ms / usual_ms
 
 
 def _usual_ms(calls: TimedCalls, device: torch.device) -> float:
