@@ -116,6 +116,9 @@ def _keys(cell: Cell) -> list[tuple[Any, ...]]:
 def _moved(like: Record, cell: Cell, study: str, generator: random.Random, run: int, version: str) -> Record:
     ratio = (cell.seqlen / like.cell.seqlen) ** 2
     data = like.model_dump()
+    for name in ("samples", "others"):
+        if data[name]:
+            data[name]["again"] = 1  # a run measures what drifted, or was disturbed, once more: it has been
     if data["samples"]:
         level = ratio * generator.gauss(1, JITTER)
         data["samples"]["time_ms"] = [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,7 @@ from longca.lab.studies import Record
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 SCRIPTS = (
     "base",
@@ -130,9 +132,8 @@ def build_page(
     table = labelled(whole)
     ordered = everything.take((~is_beside(whole)).to_numpy().nonzero()[0])
     beside = out.parent if out.name == "report.html" else None
-    downloads = _downloads(export_files(everything, values, environments), beside) if beside else []
     devices = list(map(str, whole.device))
-    del values, whole
+    del whole
 
     methods = _methods(table)
     variables = {method: look.variable for method, look in looks(methods).items()}
@@ -163,9 +164,12 @@ def build_page(
     names = dict(zip(table.mask_label, table["mask"], strict=True))
     masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
     pictures = frozenset(mask.name for mask in masks)
-    figures, shared = drawn_figures(
-        table, Paper(methods, variables, rows, pictures, beside, len(shown) < len(table))
+    figures, shared, (downloads, matrices) = drawn_figures(
+        table,
+        Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)),
+        (partial(_downloads, everything, values, environments, beside), partial(matrix.matrices, table)),
     )
+    del values
     own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
     texts = table_texts(table_shown, unit)
     notes = method_notes(ordered, methods, environments)
@@ -207,7 +211,7 @@ def build_page(
             table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
         ),
         names=names,
-        matrices=matrix.matrices(table),
+        matrices=matrices,
         reasons=reasons,
         most_links=MOST_LINKS,
         sections={
@@ -282,14 +286,20 @@ def _files(out: Path, sources: Sequence[Path], downloads: list[str]) -> Files:
     return Files(downloads, [name for name in here if name not in downloads], command)
 
 
-def _downloads(exported: Mapping[str, Iterable[bytes]], folder: Path) -> list[str]:
+def _downloads(
+    everything: RecordTable, values: pa.Table, environments: Environments, folder: Path | None
+) -> list[str]:
     """The records' files next to the page; existing files of other records are kept and not linked."""
+    if folder is None:
+        return []
+    exported = export_files(everything, values, environments)
     are_new = not any((folder / name).exists() for name in EXPORTED)
     offered = []
     for name, chunks in exported.items():
         if are_new:
             replace_file(folder / name, chunks)
-        if are_new or _holds(folder / name, chunks):
+            offered.append(name)
+        elif _holds(folder / name, chunks):
             offered.append(name)
     return offered
 

@@ -24,6 +24,8 @@ SHORT = {
     "error": "error",
     "timeout": "time",
 }
+SHOWN = ["mask_label", "method", "direction", "status", "seqlen", "reason"]
+"""of a cell that an entry shows"""
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,11 @@ def matrices(table: pd.DataFrame) -> list[Matrix]:
         cells = named[named.kind == kind]
         if len(cells):
             methods = cells.method.unique().tolist()
-            groups = cells.groupby(["mask_label", "method", "direction"]).groups
+            few = cells[SHOWN]  # each group is a copy of its columns
+            groups = few.groupby(["mask_label", "method", "direction"]).groups
             keys = [(method, direction) for method in methods for direction in DIRECTIONS]
             rows = [
-                (label, [_entry(cells.loc[groups.get((label, *key), [])]) for key in keys])
+                (label, [_entry(few.loc[groups.get((label, *key), [])]) for key in keys])
                 for label in mask_order(cells)
             ]
             made.append(Matrix(title, methods, rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,17 +63,27 @@ class Paper:
         return Style(self.methods, cells=frozenset(self.rows) if self.is_part else None, **options)
 
 
-def drawn_figures(table: pd.DataFrame, paper: Paper) -> tuple[dict[str, list[Drawn]], PageDrawings]:
-    """The figures that have data, by section, in their order, and their drawings with what they share."""
+def drawn_figures(
+    table: pd.DataFrame, paper: Paper, beside: Sequence[Callable[[], Any]] = ()
+) -> tuple[dict[str, list[Drawn]], PageDrawings, list[Any]]:
+    """The figures that have data, by section, in their order; their drawings with what they share; and the
+    results of other work.
+
+    Args:
+        beside: other work on a large table, which is done side by side with the figures.
+    """
     figures: dict[str, list[Drawn]] = {}
     outcomes = Outcomes(table)
     loaded = sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
 
-    def made(number: int) -> Drawn:
+    def made(number: int) -> Any:
+        if number < len(beside):  # first: it takes longest
+            return beside[number]()
+        number -= len(beside)
         return _drawn(loaded[number], table, outcomes, short_name(number), paper)
 
-    every = in_forks(made, len(loaded), are_worth_it=len(table) >= MANY_ROWS)
-    for figure, drawn in zip(loaded, every, strict=True):
+    every = in_forks(made, len(beside) + len(loaded), are_worth_it=len(table) >= MANY_ROWS)
+    for figure, drawn in zip(loaded, every[len(beside) :], strict=True):
         if not drawn.is_empty:
             figures.setdefault(figure.section, []).append(drawn)
     drawings = [drawn.drawing for of_section in figures.values() for drawn in of_section if drawn.drawing]
@@ -83,7 +93,7 @@ def drawn_figures(table: pd.DataFrame, paper: Paper) -> tuple[dict[str, list[Dra
         section: [replace(drawn, drawing=lighter.get(id(drawn.drawing))) for drawn in of_section]
         for section, of_section in figures.items()
     }
-    return figures, shared
+    return figures, shared, every[: len(beside)]
 
 
 def _drawn(figure: Figure, table: pd.DataFrame, outcomes: Outcomes, short: str, paper: Paper) -> Drawn:
