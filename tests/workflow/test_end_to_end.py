@@ -151,6 +151,22 @@ def test_the_table_and_the_page_follow_the_records_whoever_measured_them(small: 
     assert small.playoffs().isdisjoint(before)
 
 
+@pytest.mark.long
+def test_the_page_follows_the_records_whatever_the_times_of_files_say(small: Small):
+    page = small.results / "report.html"
+    before = page.read_bytes()
+    future = time.time() + 3600
+    for name in ("records.parquet", "records.csv", "records.json", "report.html"):
+        os.utime(small.results / name, (future, future))
+    small.run("--force")
+    output = small.make()
+    assert "\nkernels " not in output and "\ncollect " in output and page.read_bytes() != before
+    page.write_bytes(before)
+    output = small.make()
+    assert "\nreport " in output and "\ncollect " not in output and page.read_bytes() != before
+    assert "Nothing to be done" in small.make()
+
+
 @pytest.mark.slow
 def test_the_table_follows_playoffs(small: Small):
     before = small.playoffs()

@@ -5,6 +5,7 @@ rule collect:
         shard_files("cp"),
         playoff_files(),
         rest_of_records,
+        behind("tables"),
     output:
         multiext(str(RESULTS / "records"), ".parquet", ".csv", ".json"),
     log:

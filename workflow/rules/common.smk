@@ -7,6 +7,7 @@ from snakemake.settings.types import DeploymentMethod
 from longca.lab.bench.run.ending import VARIABLE as WORKFLOW
 from longca.lab.bench.run.ending import this_process
 from longca.lab.bench.run.freshness import (
+    BEHIND,
     REST,
     STAMP,
     has_playoffs,
@@ -121,6 +122,13 @@ if workflow.is_main_process:
 # changes where a stamp is missing beside tables that are there, and with records of cells that the study does not ask for
 def rest_of_records(wildcards):
     return [STAMPS / REST] if (STAMPS / REST).exists() else []
+
+
+# changes where a table or a page is not of the records of now, whatever the times of files say
+def behind(name):
+    return lambda wildcards: (
+        [STAMPS / f"{name}{BEHIND}"] if (STAMPS / f"{name}{BEHIND}").exists() else []
+    )
 
 
 # what tables and pages take from outside of the package: the peak rates of GPUs

@@ -2,6 +2,7 @@
 rule report:
     input:
         rules.collect.output,
+        behind("page"),
     output:
         page=report(
             RESULTS / "report.html",
@@ -37,6 +38,7 @@ rule report:
 rule paper:
     input:
         rules.collect.output,
+        behind("paper"),
     output:
         report(
             RESULTS / "paper/index.html",

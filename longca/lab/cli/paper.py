@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from longca.lab.cli.options import Results, show_step
-from longca.lab.cli.records import open_runs
+from longca.lab.cli.records import open_runs, places_of_runs
 
 REPORTS = Path("reports")  # the project's own pages, which an index names
 
@@ -29,13 +29,18 @@ def command(
     """
     from longca.lab.paper import build_paper
     from longca.lab.report import write_index
+    from longca.lab.store import PAPER, note_made, records_digest
 
     show_step("reading the records", logged=False)
+    folders = [path for path in places_of_runs(runs or [], results) if path.is_dir()]
+    digest = records_digest(folders[0]) if len(folders) == 1 else ""
     loaded = open_runs(runs or [], results)
     page = build_paper(
         loaded.all_records, loaded.problems, out, environments=loaded.environments, progress=show_step
     )
     show_step("")
+    if digest and page.resolve() == (folders[0] / PAPER).resolve():
+        note_made(folders[0], "paper", digest)
     print(page)
     if out == REPORTS / "paper":
         write_index(REPORTS)

@@ -35,6 +35,7 @@ def command(
     """Make one offline HTML page from records alone. Prints its finding, the verdict of its controls, and its
     path."""
     from longca.lab.report.build import build_page
+    from longca.lab.store import PAGE, note_made
 
     opened = open_rows(source or [], results)
     built = build_page(
@@ -45,6 +46,8 @@ def command(
         sources=opened.files,
         environments=opened.loaded.environments,
     )
+    if opened.digest and built.path.resolve() == (opened.folder / PAGE).resolve():
+        note_made(opened.folder, "page", opened.digest)
     texts = ending(built)
     page = built.path
     if as_json:

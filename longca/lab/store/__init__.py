@@ -7,6 +7,7 @@ from longca.core.lazy import face
 if TYPE_CHECKING:
     from longca.lab.store import columns, environments, export, frame, index, load, table, text
     from longca.lab.store.beside.kept import kept_answer
+    from longca.lab.store.beside.made import PAGE, PAPER, note_made, records_digest
     from longca.lab.store.beside.playoffs import PlayoffStore
     from longca.lab.store.cells import CellStore, UnusableFile
     from longca.lab.store.checks.known import Known, known_cells
@@ -29,6 +30,8 @@ else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
+    "PAGE",
+    "PAPER",
     "PARTIAL",
     "CellStore",
     "Known",
@@ -55,6 +58,8 @@ __all__ = [
     "load",
     "load_rows",
     "lock_folder",
+    "note_made",
+    "records_digest",
     "replace_file",
     "require_folder",
     "table",

@@ -149,7 +149,8 @@ class View(Times):
         return max(self.accuracy.budget, key=lambda tensor: self.budget_ratio(tensor) or 0.0)
 
     def budget_ratio(self, tensor: str | None) -> float | None:
-        """Ratio of error to budget of the tensor or of its worst row, whichever is larger; wrong above 1."""
+        """Ratio of error to budget of the tensor, of its worst row or of its worst part: the largest; wrong
+        above 1."""
         if self.accuracy is None or tensor is None or tensor not in self.accuracy.budget:
             return None
         error = self.error(tensor)
@@ -158,7 +159,8 @@ class View(Times):
         if not math.isfinite(error):
             return math.inf
         whole = error / budget if budget else (math.inf if error else 0.0)
-        return max(whole, self.accuracy.worst_row.get(tensor, 0.0))
+        parts = (self.accuracy.worst_row, self.accuracy.worst_part)
+        return max(whole, *(ratios.get(tensor, 0.0) for ratios in parts))
 
     @property
     def error_text(self) -> str:

@@ -1,14 +1,18 @@
 """Stamps of the workflow say what the records are now, whoever measured them; the whole DAG is in
 tests/workflow/test_end_to_end.py."""
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from longca.lab.bench.plan.shards import Shard, shards_of_one_machine
 from longca.lab.bench.run import freshness
-from longca.lab.bench.run.freshness import CHECKED, REST, due_cells, refresh, write_stamp
+from longca.lab.bench.run.freshness import BEHIND, CHECKED, REST, due_cells, refresh, write_stamp
 from longca.lab.bench.run.method_version import method_versions
+from longca.lab.store.beside.made import MADE, note_made, records_digest
 from longca.lab.store.cells import CellStore
 from longca.lab.store.index import cell_facts
 from longca.lab.studies.cell import Cell
@@ -23,7 +27,7 @@ grids: [{kernel: [naive, sdpa], mask: causal, seqlen: [256, 512], heads: "2:1", 
 
 
 class Results:
-    """A study whose cells are all measured, with the stamp of its one job and a table."""
+    """A study whose cells are all measured, with the stamp of its one job, tables and a page."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "two.yaml"
@@ -39,12 +43,34 @@ class Results:
             self.measure(cell)
         self.facts = cell_facts(self.store)[0]
         write_stamp(self.stamp, self.folder, self.cells)
-        (self.folder / "records.parquet").write_bytes(b"")
+        self.make("tables", "page")
 
     def measure(self, cell, **fields) -> None:
         plain = record(cell)
         versions = method_versions([cell], self.study)(plain.environment.nodes[0].cpu)
         self.store.write(plain.model_copy(update={"method_version": versions[cell.cell_id], **fields}))
+
+    def make(self, *names: str) -> None:
+        """Tables, a page or the paper, which hold the digest of the records."""
+        digest = records_digest(self.folder)
+        for name in names:
+            for file in MADE[name]:
+                path = self.folder / file if "." in file else self.folder / file / "rate.svg"
+                if path.parent != self.folder:  # as Snakemake does
+                    shutil.rmtree(path.parent, ignore_errors=True)
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(f"{name} of {digest}")
+            note_made(self.folder, name, digest)
+
+    def behind(self) -> set[str]:
+        """What will be made again, which is older than its additional input then."""
+        told = set[str]()
+        for marker in self.stamps.glob(f"*{BEHIND}"):
+            name = marker.name.removesuffix(BEHIND)
+            paths = [path for each in MADE[name] if (path := self.folder / each).exists()]
+            if any(path.stat().st_mtime_ns < marker.stat().st_mtime_ns for path in paths) or not paths:
+                told.add(name)
+        return told
 
     def state(self) -> tuple[bool, int, bytes]:
         """Is the job's stamp there, when was it written, and the file that changes what tables are made
@@ -143,3 +169,74 @@ def test_in_an_image_its_digest_stands_for_the_packages(results):
         == due_cells(cells, study, facts, container="sha256:a")
         == set(facts)
     )
+
+
+FUTURE_NS = 4 * 10**18  # in 2096
+
+
+def _set_times(results: Results, time_ns: int) -> None:
+    for names in MADE.values():
+        for path in filter(Path.exists, (results.folder / name for name in names)):
+            os.utime(path, ns=(time_ns, time_ns))
+
+
+@pytest.mark.parametrize("by", ["a clock that was ahead", "touched files"])
+def test_no_time_of_a_file_makes_it_one_of_the_records_of_now(results, by):
+    results.make("paper")
+    results.refresh()
+    assert results.behind() == set()
+    results.measure(results.cells[0], run_id="by hand")
+    _set_times(results, FUTURE_NS if by == "a clock that was ahead" else results.state()[1] + 10**9)
+    results.refresh()
+    assert results.behind() == {"tables", "page", "paper"}
+    markers = {path: path.read_bytes() for path in results.stamps.glob(f"*{BEHIND}")}
+    results.refresh()
+    assert {path: path.read_bytes() for path in markers} == markers, "it is told once"
+    results.make("tables", "page", "paper")
+    results.refresh()
+    assert results.behind() == set()
+
+
+def _restore(results: Results) -> None:
+    page = results.folder / "report.html"
+    backup = page.read_bytes()
+    results.measure(results.cells[0], run_id="by hand")
+    results.make("tables", "page")
+    page.write_bytes(backup)
+
+
+FOREIGN: dict[str, tuple[Callable[[Results], object], set[str]]] = {
+    "a page of a backup": (_restore, {"page"}),
+    "an edited figure": (
+        lambda results: (results.folder / "figures/rate.svg").write_text("<svg/>"),
+        {"page"},
+    ),
+    "an edited table": (lambda results: (results.folder / "records.csv").write_text("a,b"), {"tables"}),
+    "a lost table": (lambda results: (results.folder / "records.json").unlink(), {"tables"}),
+    "a page without its tables": (
+        lambda results: [(results.folder / name).unlink() for name in MADE["tables"]],
+        {"tables"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_what_the_workflow_has_not_made_of_these_records_is_made_again(results, what):
+    results.refresh()
+    change, wanted = FOREIGN[what]
+    change(results)
+    results.refresh()
+    assert results.behind() == wanted
+
+
+def test_a_copy_of_a_results_folder_is_as_new_as_its_records(results):
+    folder = results.folder
+    results.folder = folder.with_name("copy")
+    shutil.copytree(folder, results.folder, copy_function=shutil.copyfile)
+    results.stamps = results.folder / "shards"
+    results.store = CellStore(results.folder)
+    results.refresh()
+    assert results.behind() == set()
+    results.measure(results.cells[0], run_id="by hand")
+    results.refresh()
+    assert results.behind() == {"tables", "page"}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from longca.lab.bench.check.inputs import DTYPES, Inputs
 from longca.lab.bench.check.oracle import Oracle, wrong
+from longca.lab.bench.check.scope import affordable
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
 from tests.helpers.kernels.cases import Case
@@ -97,6 +98,43 @@ def test_one_wrong_row_of_one_head_is_found_in_a_long_result() -> None:
         assert str(judged.verdict(**{name: changed})).startswith(f"a row of {name} is off by"), name
 
 
+SMALL_ERRORS = {
+    "head 5": ("out", (slice(None), 5), 1.02),
+    "head 5 of dq": ("dq", (slice(None), 5), 1.025),
+    "head 1": ("dk", (slice(None), 1), 1.0195),
+    "column 7": ("dv", (..., 7), 1.06),
+    "column 7 of head 2": ("out", (slice(None), 2, 7), 1.09),
+    "rows 512 to 575": ("out", slice(512, 576), 1.03),
+    "rows 960 to 1023 of head 7": ("dq", (slice(960, 1024), 7), 1.05),
+    "rows 576 to 639": ("dk", slice(576, 640), 1.04),
+}
+
+
+@pytest.mark.parametrize("part", SMALL_ERRORS)
+def test_a_small_error_of_one_part_is_not_lost_among_all_others(part: str) -> None:
+    """These errors are within the budget of the whole tensor, and those of each row within that of a row."""
+    judged = Judged.of(Case(build_mask("causal", seqlen=1024), 8, 4, head_dim=64), torch.bfloat16)
+    name, index, factor = SMALL_ERRORS[part]
+    changed = judged.answer[name].clone()
+    changed[index] *= factor
+    verdict = str(judged.verdict(**{name: changed}))
+    assert verdict.startswith(f"{part.removesuffix(f' of {name}')} of {name} is off by"), verdict
+
+
+def test_a_part_of_a_sample_has_its_own_numbers() -> None:
+    """Rows of a sample are counted in the tensor, as are heads."""
+    case = Case(build_mask("causal", seqlen=2048), 8, 4, head_dim=32)
+    problem = case.problem("fwd", torch.bfloat16)
+    inputs = Inputs(*case.inputs(torch.bfloat16))
+    right = plain_attention(inputs.q_THD, inputs.k_TGD, inputs.v_TGD, inputs.dout_THD, case.mask.dense())
+    oracle = Oracle(problem, inputs, scope=affordable(problem, 3, budget_flops=2e8))
+    assert oracle.scope.is_sample and wrong(oracle.judge(right.out)) is None
+    changed = right.out.clone()
+    changed[:, 6] *= 1.03
+    verdict = str(wrong(oracle.judge(changed)))
+    assert verdict.startswith("head 6 of out is off by"), verdict
+
+
 @given(case=cases(), dtype=st.sampled_from(list(DTYPES)), parts=st.integers(1, 5), rounds=st.booleans())
 @examples(60)
 def test_right_kernels_pass(case: Case, dtype: str, parts: int, rounds: bool) -> None:
@@ -105,6 +143,7 @@ def test_right_kernels_pass(case: Case, dtype: str, parts: int, rounds: bool) ->
     accuracy = Oracle(case.problem("bwd", DTYPES[dtype]), inputs).judge(*actual)
     assert wrong(accuracy) is None
     assert max(accuracy.worst_row.values()) < (0.5 if rounds else 0.2)
+    assert max(accuracy.worst_part.values()) < 0.5
 
 
 def _kernel(case: Case, inputs: Inputs, dtype: torch.dtype, parts: int, rounds: bool):

@@ -59,6 +59,7 @@ def problems(folder: Path, content: dict[str, Any]) -> list[str]:
         ("accuracy.budget", {}, "no error of it was judged"),
         ("accuracy.budget.out", "Infinity", "its budget of out is inf"),
         ("accuracy.worst_row", {"out": 1.5}, "a row of out is off by 1.5 times"),
+        ("accuracy.worst_part", {"out": 1.5}, "a part of out is off by 1.5 times"),
         ("accuracy.empty_rows_ok", False, "its rows without keys are wrong"),
         ("samples.time_ms", [[1.0], [1.0]], "has samples of 2 of 1 ranks"),
         ("samples.time_ms", [[-1.0]], "time_ms"),

@@ -22,6 +22,10 @@ of the whole. So no row may be off by more than ROW_MULTIPLE times the budget of
 has the row's own emulation error. As its size it has ‖P‖ of the row, or of the key's column, times the RMS
 size of the vectors that P is multiplied with.
 
+**Parts.** The same rule holds for each head, and for each column and each tile of 64 rows, over all heads and in
+single ones. The multiple is 1.5 for a head or a tile of many rows, 6 for a column of many rows, and more for fewer
+rows, to ROW_MULTIPLE for a single one: see `longca.lab.bench.check.part_errors`.
+
 A mask that is off by one key in each row gives an error of about 1/sqrt(keys in a row). In bf16 this is
 detected below some 10,000 keys a row. In longer rows one wrong key is smaller than the rounding; there the
 shorter lengths of the same mask must detect the mistake.
@@ -37,6 +41,7 @@ import torch
 
 from longca.kernels import Problem
 from longca.lab.bench.check.inputs import Inputs
+from longca.lab.bench.check.part_errors import TensorPlace
 from longca.lab.bench.check.reference import HeadKeys, HeadsReference, Reference, RowsReference, index_of
 from longca.lab.bench.check.scope import CheckedSubset, whole
 from longca.lab.bench.check.tally import EPS32, ErrorAccumulator
@@ -190,6 +195,7 @@ class Oracle:
             for name, error in errors.items()
             if are_finite[name] and math.isfinite(error.relative())
         }
+        parts = {name: error.worst_part() for name, error in known.items()}
         return Accuracy(
             reference="float64",
             scope=self.scope.text,
@@ -197,6 +203,8 @@ class Oracle:
             max_abs={name: error.max_abs() for name, error in known.items()},
             budget={name: error.budget() for name, error in errors.items()},
             worst_row={name: error.worst_row() for name, error in known.items()},
+            worst_part={name: ratio for name, (ratio, _) in parts.items()},
+            worst_part_of={name: text for name, (_, text) in parts.items() if text},
             empty_rows_ok=all(empty_rows_ok) if empty_rows_ok else None,
         )
 
@@ -219,6 +227,11 @@ def wrong(accuracy: Accuracy, *, rows_alone: bool = False) -> str | None:
             reasons.append(
                 f"a row of {name} is off by {accuracy.worst_row[name]:.3g} times what is allowed in one"
             )
+        elif not accuracy.worst_part.get(name, 0.0) <= 1.0 and not rows_alone:
+            reasons.append(
+                f"{accuracy.worst_part_of.get(name, 'a part')} of {name} is off by "
+                f"{accuracy.worst_part[name]:.3g} times what is allowed there"
+            )
     if accuracy.empty_rows_ok is False:
         reasons.append("rows without keys must give out 0, LSE −inf and dq 0")
     return "; ".join(reasons) or None
@@ -239,6 +252,7 @@ class _Comparison:
         self.given = given
         self.errors = errors
         self.empty_rows_ok = empty_rows_ok
+        self.mask = oracle.problem.mask
         self.scale = oracle.problem.scale
         self.factors = oracle.row_factors
         # of vectors that dS is multiplied with
@@ -255,11 +269,13 @@ class _Comparison:
         of_keys = self.reference.keys
         for name, exact, emulated in zip(("dk", "dv"), of_keys.exact, of_keys.emulated, strict=True):
             result = self.given[name].transpose(0, 1)
-            self.errors[name].add(result, exact, emulated, self._row_size(name, of_keys.weight_GC))
+            place = TensorPlace(tuple(self.reference.kv_heads), range(self.mask.seqlen_k), self.mask.seqlen_k)
+            self.errors[name].add(result, exact, emulated, self._row_size(name, of_keys.weight_GC), place)
 
     def _compare_rows(self, chunk: RowsReference) -> None:
         empty = chunk.exact.lse_GRn == float("-inf")
         any_empty = bool(empty.any())
+        place = TensorPlace(tuple(self.reference.q_heads), chunk.rows, self.mask.seqlen_q, ~empty)
         for name in FIELDS.keys() & self.given.keys():
             result = self.reference.grouped(self.given[name][chunk.start : chunk.start + len(chunk.rows)])
             reference, emulation = getattr(chunk.exact, FIELDS[name]), getattr(chunk.emulated, FIELDS[name])
@@ -268,16 +284,21 @@ class _Comparison:
                 nothing = float("-inf") if name == "lse" else 0.0
                 self.empty_rows_ok.append(bool((result[empty] == nothing).all()))
                 result, reference, emulation, weight = (
-                    x[~empty] for x in (result, reference, emulation, weight)
+                    x.masked_fill(empty if x.dim() == empty.dim() else empty[..., None], 0)
+                    for x in (result, reference, emulation, weight)
                 )
             if name != "lse":
-                self.errors[name].add(result, reference, emulation, self._row_size(name, weight))
+                self.errors[name].add(result, reference, emulation, self._row_size(name, weight), place)
                 continue
             # a logarithm: its absolute error is the relative one of the sum, of size 1 in each row
             self.errors[name].add(
-                result[..., None], reference[..., None], emulation[..., None], reference.abs().clamp_min(1.0)
+                result[..., None],
+                reference[..., None],
+                emulation[..., None],
+                reference.abs().clamp_min(1.0).masked_fill(empty, 0.0),
+                place,
             )
-            self.errors[name].size_squared += reference.numel()
+            self.errors[name].size_squared += (~empty).sum()
 
     def _row_size(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """Size of the summands of a row whose P has norm `weight`; the norm counts as float32's eps at

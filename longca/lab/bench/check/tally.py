@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from longca.lab.bench.check.part_errors import ROW_MULTIPLE, PartErrors, TensorPlace
+
 MULTIPLE = 2.0
-# times the mean budget, for the worst of millions of rows, in which a large score was rounded
-ROW_MULTIPLE = 16.0
 ROUNDING = 0.5  # of eps: the largest error of one rounding, more than twice the typical error
 SUMMING = 16.0
 EPS32 = torch.finfo(torch.float32).eps
@@ -32,25 +32,37 @@ class ErrorAccumulator:
         self._norm_squared: torch.Tensor | float = 0.0
         self._max_abs: torch.Tensor | None = None
         self._worst_row: torch.Tensor | None = None
+        self._parts = PartErrors(MULTIPLE, self._unit)
 
     def add(
-        self, result: torch.Tensor, reference: torch.Tensor, emulation: torch.Tensor, row_size: torch.Tensor
+        self,
+        result: torch.Tensor,
+        reference: torch.Tensor,
+        emulation: torch.Tensor,
+        row_size: torch.Tensor,
+        place: TensorPlace | None = None,
     ) -> None:
         """Add one chunk: three tensors of one shape, (…, D), and the size of each row before anything in it
-        cancelled, (…)."""
+        cancelled, (…).
+
+        Args:
+            place: of the chunk in the tensor; its parts are compared as well, if given.
+        """
         if not reference.numel():
             return
         error = (result.double() - reference).abs_()
         self._max_abs = _larger(self._max_abs, error.amax())
-        error_squared = error.square_().sum(-1)
-        emulation_squared = (emulation.double() - reference).square_().sum(-1)
+        squares = error.square_(), (emulation.double() - reference).square_(), reference.square()
+        error_squared, emulation_squared, reference_squared = of_rows = [x.sum(-1) for x in squares]
+        if place is not None:
+            self._parts.add(place, squares, of_rows, row_size)
         allowed = MULTIPLE * emulation_squared.sqrt() + self._unit * row_size
         self._worst_row = _larger(
             self._worst_row, (error_squared.sqrt() / (ROW_MULTIPLE * allowed).clamp_min(TINY)).amax()
         )
         self._error_squared += error_squared.sum()
         self._emulation_squared += emulation_squared.sum()
-        self._norm_squared += reference.square().sum()
+        self._norm_squared += reference_squared.sum()
 
     def relative(self) -> float:
         return float(self._error_squared) ** 0.5 / self._denominator
@@ -61,6 +73,10 @@ class ErrorAccumulator:
     def worst_row(self) -> float:
         """The largest ratio of a row's error to its allowed error."""
         return 0.0 if self._worst_row is None else float(self._worst_row)
+
+    def worst_part(self) -> tuple[float, str]:
+        """See `PartErrors.worst`."""
+        return self._parts.worst()
 
     def budget(self) -> float:
         """The relative error allowed: see `longca.lab.bench.check.oracle`."""

@@ -77,7 +77,8 @@ def _wrong_rows(
 ) -> list[WrongRow]:
     off = {
         name: not (
-            accuracy.relative.get(name, math.inf) <= budget and accuracy.worst_row.get(name, 0.0) <= 1.0
+            accuracy.relative.get(name, math.inf) <= budget
+            and max(accuracy.worst_row.get(name, 0.0), accuracy.worst_part.get(name, 0.0)) <= 1.0
         )
         for name, budget in accuracy.budget.items()
     }

@@ -10,6 +10,10 @@ them, too. On a cluster a job of their own has a stamp of their own.
 
 Snakemake does not make a file again that only stands between files that are there. So tables have one more
 input: `REST` changes where a stamp is missing, and with the records of cells that the study does not ask for.
+
+A stamp of now is older than a table from a clock that was ahead, or that was touched or copied since. So
+tables and pages come with notes of what they were made of (`longca.lab.store.beside.made`). Those that are
+not the files of their note, or not of the records of now, get the oldest time, and one more input.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from longca.lab.bench.plan.shards import Shard
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.players import due_playoffs, playoffs_of
 from longca.lab.store import CellStore, PlayoffStore, replace_file
+from longca.lab.store.beside.made import MADE, is_made_of, records_digest
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.index import CellFacts, cell_facts
 from longca.lab.studies import Cell, Study
@@ -39,7 +44,9 @@ from longca.lab.studies.playoff.case import may_play
 STAMP = ".done"
 REST = "rest"
 CHECKED = ".checked"
+BEHIND = ".behind"
 TABLE = "records.parquet"
+OLDEST_NS = 10**9  # 1970, but not 0: some file systems take that for no time
 
 
 def write_stamp(path: Path, folder: Path, cells: Sequence[Cell], study: Study | None = None) -> None:
@@ -134,6 +141,7 @@ def refresh(
             stamp(facts, facts.keys() - set(chain(*ids.values()))),
             all(path.is_file() for path in wanted),
         )
+    _tell_behind(stamps)
 
 
 def due_cells(
@@ -235,6 +243,32 @@ def _tell_rest(path: Path, others: bytes, is_whole: bool) -> None:
     missing = before[1:] if is_whole else [f"a stamp was missing at {time.time_ns()}\n".encode()]
     if before or missing or others != stamp({}, ()):
         replace_file(path, b"".join([others, *missing]))
+
+
+def _tell_behind(stamps: Path) -> None:
+    """Have tables and pages made again that are not of the records of now, or not as they were made.
+
+    What is there is kept until then: only its time is set back, and its additional input changes.
+    """
+    folder = stamps.parent
+    there = {
+        name: [path for path in (folder / each for each in names) if path.exists()]
+        for name, names in MADE.items()
+    }
+    there["tables"] = there["tables"] or there["page"]  # a page without its tables
+    if not any(there.values()):
+        return
+    records = records_digest(folder)
+    for name, paths in there.items():
+        is_told = (stamps / f"{name}{BEHIND}").exists() and all(
+            path.stat().st_mtime_ns == OLDEST_NS for path in paths
+        )
+        if not paths or is_told or is_made_of(folder, name, records):
+            continue
+        replace_file(stamps / f"{name}{BEHIND}", f"it was behind at {time.time_ns()}\n".encode())
+        for path in paths:
+            with suppress(OSError):  # of another owner
+                os.utime(path, ns=(OLDEST_NS, OLDEST_NS))
 
 
 def _state(

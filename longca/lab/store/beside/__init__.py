@@ -1,1 +1,1 @@
-"""Additional records: play-offs and repeats."""
+"""Files beside the cells: play-offs, repeats, and notes of what tables and pages were made of."""

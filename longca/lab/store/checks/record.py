@@ -47,6 +47,10 @@ def _of_errors(accuracy: Accuracy) -> str | None:
     for tensor, ratio in accuracy.worst_row.items():
         if not 0 <= ratio <= 1:
             return f"is ok, and a row of {tensor} is off by {ratio:.3g} times what is allowed in one"
+    for tensor, ratio in accuracy.worst_part.items():
+        if not 0 <= ratio <= 1:
+            part = accuracy.worst_part_of.get(tensor, "a part")
+            return f"is ok, and {part} of {tensor} is off by {ratio:.3g} times what is allowed there"
     if accuracy.empty_rows_ok is False:
         return "is ok, and its rows without keys are wrong"
     if accuracy.deterministic is False:
