@@ -36,7 +36,11 @@ def test_queries_are_the_new_tokens_and_keys_all_of_them():
     [
         *((kernel, "bwd", mask) for kernel in ("naive", "sdpa") for mask in MASKS),
         *(("flex", "fwd", mask) for mask in COMPILED),
-        *(pytest.param("flex", "fwd", mask, marks=pytest.mark.slow) for mask in MASKS if mask not in COMPILED),
+        *(
+            pytest.param("flex", "fwd", mask, marks=pytest.mark.slow)
+            for mask in MASKS
+            if mask not in COMPILED
+        ),
     ],
 )
 def test_a_good_kernel_is_right_with_fewer_queries_than_keys(kernel, direction, mask):
