@@ -118,8 +118,8 @@ def test_the_kernel_and_the_mask_of_the_pages_keep_their_contracts(plugins):
 
 @pytest.mark.parametrize("with_kernels", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_listed_run_and_drawn(plugins, longca, tmp_path, with_kernels):
-    """The strategy runs the kernel under the masks, with the corpus; then each kernel alone, too, in a process
-    of its own."""
+    """The strategy runs the kernel under the masks, with the corpus; in `make test-long` each kernel runs
+    alone, too."""
     env = {"LONGCA_PLUGINS": str(plugins)}
     listed = json.loads(longca("list", "--json", **env).stdout)
     own = {

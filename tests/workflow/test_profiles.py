@@ -66,7 +66,8 @@ def test_make_reports_the_study_that_it_is_given(tmp_path):
 WIDE = """
 grids:
   - {kernel: [fa3, naive], mask: causal_document, seqlen: 8K, heads: "64:8"}
-  - {kind: cp, strategy: ring_p2p, kernel: fa3, world: [8, 96], mask: causal_document, seqlen: 96K, heads: "64:8"}
+  - {kind: cp, strategy: ring_p2p, kernel: fa3, world: [8, 96], mask: causal_document, seqlen: 96K,
+     heads: "64:8"}
 """
 
 
