@@ -5,8 +5,8 @@
 HOME are folders of results and files of records; the study is the one that the file is called by. A cell's
 record is replaced by one that ran on the same model of GPU and is better: with rests instead of without, else
 later. A measurement is not replaced by an error, a timeout or a missing package, which tell of one evening.
-Play-offs are replaced case by case, repeats by cell and GPU. What has no successor stays. Records of other
-cells than the study's are named: of those at home they are left out, of those in the file they stay.
+Play-offs are replaced case by case, repeats by cell and GPU. Records without a successor stay. Records of
+other cells than the study's are named: of those at home they are left out, of those in the file they stay.
 
 Records without rests that records with rests replace go to `rested/STUDY_without_rests.parquet` beside the
 file: `tools.repeats` learns from them by how much equal calls and the two protocols differ.

@@ -3,9 +3,8 @@
 
     python -m tools.release [--out dist/release] [--sign longca.key] [--tag v1.0.0]
 
-Source distribution, wheel, records, pages, lists of images, and SHA256SUMS over all of them. What is in no
-commit is in no release. Equal commits give equal archives; a wheel also depends on the packages that build
-it.
+Source distribution, wheel, records, pages, lists of images, and SHA256SUMS over all of them. Uncommitted
+files are left out. Equal commits give equal archives; a wheel also depends on the packages that build it.
 """
 
 from __future__ import annotations

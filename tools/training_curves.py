@@ -263,7 +263,7 @@ def table(
 def draw(losses: dict[Run, np.ndarray], setting: Setting) -> None:
     """Draws a column for each mask: the curves, and below them their differences from that of one rank.
 
-    Of each SHOWN steps one point is drawn: the mean of the losses, the largest of the differences.
+    One point is drawn for each SHOWN steps: the mean of the losses and the largest difference.
     """
     import matplotlib
 

@@ -67,8 +67,8 @@ def shard(
             wrapper such as FSDP averages them over these ranks, and the loss's gradient is scaled
             accordingly.
         num_q_heads, num_kv_heads, head_dim: of a layer on this rank, where they are not those of the config:
-            tensor parallelism divides heads. Of layers that differ, the most: fewer KV heads are repeated,
-            and narrower heads are padded with zeros.
+            tensor parallelism divides heads. If layers differ, the largest of each: fewer KV heads are
+            repeated, and narrower heads are padded with zeros.
 
     Raises:
         UserError: Transformers is missing, or this model cannot be sharded.

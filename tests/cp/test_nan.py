@@ -27,7 +27,7 @@ INPUTS = public.inputs()
 
 
 def everywhere(comm: Comm) -> list[str]:
-    """Whatever should not be, for each strategy and input."""
+    """The leaks of NaN into other documents, for each strategy and input; none if all is well."""
     wrong = []
     for strategy in public.OWN:
         cp = context_parallel(public.DOCUMENTS, strategy=strategy, **public.HEADS)

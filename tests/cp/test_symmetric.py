@@ -186,7 +186,8 @@ def script(program: Program, rank: int) -> deque[tuple[str, int]]:
 def test_all_arrive_whole_in_any_order_of_events(
     program: Program, chance: random.Random, one_queue: bool
 ) -> None:
-    """Whoever reads finds what was sent: nothing comes late or is overwritten, and no rank waits for ever."""
+    """Each reader gets the data that were sent: nothing is late or overwritten, and no rank waits for
+    ever."""
     machine = Machine(program, one_queue)
     while enabled := machine.enabled():
         machine.do(*chance.choice(enabled))

@@ -19,6 +19,7 @@ PRELOADED = [
     "pytest",
     "hypothesis",
     "torch._dynamo",
+    "torch._inductor.compile_fx",
     "torch.distributed.tensor.experimental",
     "longca.cp.planned",
     "tests.helpers.kernels.cases",

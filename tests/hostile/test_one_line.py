@@ -1,4 +1,4 @@
-"""Whatever is given, the answer is one line and exit code 2: nothing hangs, and nothing moves the cursor of a
+"""Bad input of any kind gives one line and exit code 2: nothing hangs, and nothing moves the cursor of a
 terminal."""
 
 import os

@@ -351,7 +351,8 @@ def test_operators_of_torch_see_the_whole_plan(order: AddOrder | None) -> None:
 def test_dq_on_hopper_has_lines_of_128_rows(
     block: int, heads: tuple[int, int], own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever blocks of queries and heads that share a tile come to; else the portable kernel takes it."""
+    """For all sizes of query blocks and of head groups that share a tile; otherwise the portable kernel
+    runs it."""
     monkeypatch.setattr(
         "longca.ops.band.plan.choose_tiles", lambda head_dim, _, **how: choose_tiles(head_dim, HOPPER, **how)
     )

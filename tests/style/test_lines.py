@@ -5,7 +5,8 @@ from pathlib import Path
 from tests.helpers.support import ROOT
 
 COLUMNS = 110
-MOST = {"longca": 0.04, "tools": 0.02}  # share of lines; longca's falls to 0.02 once its laboratory complies
+# share of lines: some kernels, tables and texts are longer
+MOST = {"longca": 0.002, "tests": 0.003, "tools": 0.004}
 
 
 def _share(folder: Path) -> float:

@@ -63,6 +63,14 @@ def test_make_reports_the_study_that_it_is_given(tmp_path):
     assert done.stdout.endswith("/results/my study/report.html\n")
 
 
+WIDE = """
+grids:
+  - {kernel: [fa3, naive], mask: causal_document, seqlen: 8K, heads: "64:8"}
+  - {kind: cp, strategy: ring_p2p, kernel: fa3, world: [8, 96], mask: causal_document, seqlen: 96K,
+     heads: "64:8"}
+"""
+
+
 def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
     site = {
         "LONGCA_SITE_ACCOUNT": "bench",
@@ -70,11 +78,13 @@ def test_a_site_and_settings_are_told_in_the_environment(tmp_path):
         "LONGCA_SITE_GPUS_PER_NODE": "4",
         "LONGCA_SITE_CONTAINERS": "off",
     }
+    study = tmp_path / "wide.yaml"  # the study `paper` has as many ranks, and 540 jobs
+    study.write_text(WIDE)
     done = snakemake(
-        "--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY="paper", **site
+        "--profile", "slurm", "--dry-run", "--config", f"results={tmp_path}", LONGCA_STUDY=str(study), **site
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{tmp_path}/paper/report.html" in done.stdout
+    assert f"{tmp_path}/wide/report.html" in done.stdout
     assert all(f"\n{stage} " in done.stdout for stage in STAGES) and "\nimage " not in done.stdout
     jobs = [line for line in done.stdout.splitlines() if "resources:" in line and "retry=" in line]
     assert jobs and all("slurm_account=bench" in job and "gres=gpu:h100:" in job for job in jobs)

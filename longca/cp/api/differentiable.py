@@ -1,8 +1,8 @@
 """A prepared strategy as a differentiable function: autograd, activation checkpointing and autocast see one
 operation.
 
-What backward needs is saved by `save_for_backward`, so that hooks of saved tensors hold for it: activation
-checkpointing drops it after forward and has forward make it again.
+The tensors that backward needs are saved by `save_for_backward`, so that hooks of saved tensors apply to
+them: activation checkpointing drops them after forward and recomputes them.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 background thread.
 
 A plan needs no other rank, so each rank makes it by itself, in a thread of its own. The thread also prepares
-the kernels. What it makes has comm streams that are still to come (`DeferredComm`): ranks open them together
-when they take the plan.
+the kernels. Its plans have deferred comm streams (`DeferredComm`): ranks open them together when they take
+the plan.
 
     thread of a rank    choose strategy and sharding → partition the work → prepare kernels
     all ranks together                                                                      → compare outcomes → open comm streams

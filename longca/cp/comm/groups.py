@@ -25,7 +25,7 @@ def new_group(members: Sequence[int], backend: str, timeout: timedelta, options:
         `torch.distributed.ProcessGroup`.
 
     Raises:
-        RuntimeError: a rank has not come in time. What torch raises differs with the backend.
+        RuntimeError: a rank has not come in time. Torch raises another error for each backend.
     """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d

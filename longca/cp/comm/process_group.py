@@ -34,7 +34,7 @@ ABORT_S = 5.0
 
 
 class PeerLost(RuntimeError):
-    """Another rank has not come, or is gone: the rank that raises this is not itself to blame."""
+    """A peer rank failed or timed out. The rank that raises this is not the cause."""
 
 
 @contextmanager
@@ -238,8 +238,8 @@ class WorldGroup:
         return _all_to_all(send, send_sizes, recv_sizes, self._device_group)
 
     def barrier(self) -> None:
-        """Nobody goes on before all are here. On a GPU the streams wait, not the hosts: ranks are then level
-        to microseconds."""
+        """Blocks until every rank has reached this point. On a GPU the streams wait, not the hosts, so that
+        ranks continue within microseconds of each other."""
         import torch.distributed as dist
 
         with as_peer_lost():

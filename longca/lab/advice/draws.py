@@ -204,8 +204,8 @@ def is_tied(
 def forecast_draws(question: AdviceQuestion, speeds: Sequence[LinkSpeeds]) -> DrawForecasts:
     """Predicts all ways to run a call in all draws of a question.
 
-    A way that one of the draws refuses is refused. Of several ways with the same plan in all draws, the first
-    stays.
+    A way that one of the draws refuses is refused. If several ways have the same plan in all draws, only
+    the first is kept.
     """
     ways: dict[str, WayForecasts] = {}
     refused: dict[str, str] = {}

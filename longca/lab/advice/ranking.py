@@ -228,8 +228,8 @@ def advise(
 ) -> Advice:
     """Ranks the ways to run an attention call by their predicted time. It needs no GPU.
 
-    What is left out is as in most records, the same as in `longca.choose` and studies; `defaults` of the
-    answer names it.
+    Arguments that are left out get the values of most records, as in `longca.choose` and in studies;
+    `defaults` of the answer names them.
 
     Args:
         mask: of the whole sequence, or a pattern's name. If it was drawn, others are drawn like it, with the

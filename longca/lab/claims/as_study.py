@@ -56,7 +56,8 @@ def of_study(table: pd.DataFrame, *, any_gpu: bool = False, any_draw: bool = Fal
 
     Args:
         any_gpu: GPUs of any model, for claims about what depends on none: bytes, errors, the masks that a
-            kernel takes. What ran out of memory counts where there is no less of it than the study had.
+            kernel takes. A cell that ran out of memory counts if its GPU has no less memory than the
+            study's.
         any_draw: masks with any documents and counts, for claims about what does not depend on them.
     """
     rows = prepared(table)

@@ -21,9 +21,9 @@ def judged(claims: Iterable[Claim], table: pd.DataFrame) -> list[Verdicts]:
     """Both verdicts on each claim. The first, as the study has it, is by the study's GPU, but for claims
     about what depends on no model.
 
-    Of the second, each model has one; those by other models are in `elsewhere`. The study's GPU decides,
-    unless its records leave the claim open and those of another GPU do not; of several others, the one with
-    the most cells behind its verdict. Each finding names its GPU.
+    The second verdict exists once for each model; those of other models are in `elsewhere`. The study's GPU
+    decides, unless its records leave the claim open and those of another GPU do not. If several other GPUs
+    decide it, the one with the most cells behind its verdict counts. Each finding names its GPU.
 
     Args:
         table: as of `Claim.judge`, of any devices.

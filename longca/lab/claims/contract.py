@@ -18,7 +18,7 @@ from longca.core import Plugin, Registry
 if TYPE_CHECKING:
     import pandas as pd
 
-MOSTLY = 0.75  # of observations: a sentence that fails more than one time in four is wrong as a rule
+MOSTLY = 0.75  # below this share of supporting observations a claim is contradicted
 
 Status = Literal["holds", "holds with exceptions", "contradicted", "open"]
 Gpus = Literal["one GPU", "2–4 GPUs", "several nodes"]

@@ -77,8 +77,8 @@ class Pair:
 
 
 def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: str = RATE) -> list[Pair]:
-    """Each first point beside the second that differs from it in nothing but `vary`. Where masks are the
-    same, of the seeds of both.
+    """Each first point, paired with the second point that differs from it only in `vary`. If both have the
+    same mask, only seeds that both have count.
 
     Args:
         vary: fields of `Point` or parameters of masks; "mask" stands for all its parameters besides, "heads"

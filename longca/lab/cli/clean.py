@@ -110,7 +110,8 @@ def _there(folder: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file or of a folder's files. What another process removes meanwhile counts nothing."""
+    """Bytes of a file or of a folder's files. Files that another process removes meanwhile count as 0
+    bytes."""
     size = 0
     for folder, _, names in os.walk(path) if path.is_dir() else [(path.parent, [], [path.name])]:
         for name in names:

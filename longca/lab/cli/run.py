@@ -109,8 +109,8 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a study's cells, then play off the fastest kernels. What is finished is kept: running again
-    goes on where it stopped.
+    """Measure a study's cells, then play off the fastest kernels. Finished cells are kept: an interrupted
+    run resumes where it stopped.
 
     Ranks are started on this machine; or under torchrun or srun, one task a rank, all with this command.
     Exit code 1 if a cell ended as incorrect, implausible, error or timeout, now or before, or was left out

@@ -36,8 +36,8 @@ class FileState(NamedTuple):
 
 
 class LoadedFiles:
-    """Looks up what this process has loaded. What it has found out about a file it keeps, as long as size and
-    time stay.
+    """Looks up what this process has loaded. It keeps its results about a file until the file's size or
+    time changes.
 
     Objects that Triton, Inductor and the like compile while they run are left out: they follow from the rest,
     and each call has its own.

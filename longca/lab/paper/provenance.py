@@ -165,8 +165,8 @@ def _software(records: Iterable[Record]) -> list[Package]:
 
 
 def _by_device(cells: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The records of each model of device. What no process measured counts with the others where there is one
-    model."""
+    """The records of each model of device. Cells that no process measured are added to these records if
+    there is only one model."""
     names = sorted({str(device) for device in cells.device} - {""})
     if len(names) < 2:
         return [(names[0] if names else "", cells)]

@@ -31,11 +31,11 @@ class PublishedRate:
     strategy: str | None
     mask: str
     mask_params: Mapping[str, Scalar]
-    """those that the source tells"""
+    """those that the source gives"""
     seqlen: int | None
-    """tokens over all ranks; None where the source does not tell"""
+    """tokens over all ranks; None if the source does not give them"""
     world: int | None
-    """number of ranks; None where the source does not tell"""
+    """number of ranks; None if the source does not give it"""
     num_q_heads: int
     num_kv_heads: int
     head_dim: int
@@ -55,8 +55,8 @@ class PublishedRate:
         return f"{self.strategy}+{self.kernel}" if self.strategy else self.kernel
 
     def asks(self, cell: Cell) -> bool:
-        """True if the cell asks for what was published: all that the source tells agrees. Sources tell no
-        parameters of strategies."""
+        """True if the cell asks for what was published: all parameters that the source gives agree. Sources
+        give no parameters of strategies."""
         of_rate = (
             self.kind,
             self.kernel,

@@ -70,9 +70,10 @@ def compare(
     """The lead of the first point over the second; below 1 if it is behind.
 
     If both were in the same play-offs, these alone count. Else measurements with rests count if both have
-    such, or those without. Of several seeds, those count that both have, if they share any. Nobody ranks
-    points of two protocols (`longca.lab.ranking.protocol`); if they are compared all the same, as a record
-    with a published rate is, the resolution is the wider one, of calls without rests.
+    such, or those without. If there are several seeds, only the seeds that both have count, if they share
+    any. Points of two protocols are never ranked against each other (`longca.lab.ranking.protocol`). If
+    they are compared nevertheless, as a record with a published rate is, the resolution is the wider one:
+    that of calls without rests.
 
     Args:
         resolutions: those of the points if not given, and without them those of the package.

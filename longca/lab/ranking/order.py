@@ -189,9 +189,9 @@ def mean_standing(standings: Sequence[Standing]) -> Standing | None:
     """The standing by the geometric mean over cases, of the methods that have a number in all of them. None
     if none has, or no case.
 
-    Cases of one model of device. A method that could not run one of them stands in `could_not`, with the
-    first such status; one that was measured by another protocol there in `other_protocol`; one that was not
-    asked there, in `not_asked`.
+    Cases of one model of device. `could_not` has the methods that could not run one of them, with the first
+    such status; `other_protocol` those that were measured by another protocol there; `not_asked` those that
+    were not asked there.
     """
     methods = dict.fromkeys(entry.method for case in standings for entry in case.entries)
     complete = {method: [entry for case in standings if (entry := case.entry(method))] for method in methods}

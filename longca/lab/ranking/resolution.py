@@ -92,10 +92,10 @@ class Resolutions:
     def of(self, device: str, relation: Relation, rests: bool = False) -> Resolution:
         """The resolution of a relation on a model of device.
 
-        Where there are too few repeats of it, it is that of the next wider relation on that model. With
-        rests, it is that of calls without where no wider relation is known either. Without any on that model
-        it is the widest that is known of any; then `borrowed_by` says so. Across two models it is the widest
-        as well.
+        If there are too few repeats of a relation, the resolution of the next wider relation on that model
+        is used. For calls with rests, and if no wider relation is known either, it is that of calls without
+        rests. If the model has no resolution at all, the widest one of any model is used, and `borrowed_by`
+        says so. Across two models, the widest one is used as well.
 
         Args:
             rests: both measurements are of calls with rests.
@@ -115,8 +115,9 @@ class Resolutions:
         is known and than their own samples explain: one cell whose samples scatter widens no limit but its
         own.
 
-        Where nothing is known of play-offs, those of the study itself are enough where they differ less than
-        the next wider relation, or where none is known by the same protocol: calls in turn differ least.
+        If no resolution of play-offs is known, repeats of the study itself are used if they differ less
+        than the next wider relation, or if no relation is known by the same protocol: calls that alternate
+        differ least.
         """
         groups: dict[tuple[str, Relation, bool], list[RepeatPair]] = defaultdict(list)
         for pair in pairs:

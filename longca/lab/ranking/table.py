@@ -51,9 +51,10 @@ def counted(table: pd.DataFrame) -> pd.Series:
     """True for the rows that stand for their cells: neither beside them, nor repeats of a cell that has
     another row.
 
-    Of several studies with records of one method in one case, that counts which measured it by the case's
-    protocol (`by_rests`), then that which measured most methods there so; of several records of a cell the
-    one of that protocol, then the newest, if possible one that nothing disturbed.
+    If several studies have records of one method in one case, the study that measured it by the case's
+    protocol (`by_rests`) counts, then the study that measured most methods of the case by it. If a cell has
+    several records, the record of that protocol counts, then the newest one, if possible one that nothing
+    disturbed.
     """
     keep = ~is_beside(table)
     names = [
@@ -109,7 +110,8 @@ def by_rests(table: pd.DataFrame) -> pd.Series:
 
 def competes(table: pd.DataFrame) -> pd.Series:
     """True for the rows of cells that have no number, or one by the protocol of their case. The others are
-    never ranked against these. Of rows of play-offs, which have a protocol of their own, it says nothing."""
+    never ranked against these. It does not hold for rows of play-offs, which have a protocol of their
+    own."""
     return (table.status != "ok") | (has_rests(table) == by_rests(table))
 
 

@@ -86,8 +86,7 @@ def num_played_off(standings: Mapping[Any, Standing]) -> int:
 
 
 def reason_to_leave_out(point: MeasuredPoint) -> str:
-    """The reason why a share of this point tells more of what delayed it than of the method; "" if none is
-    known."""
+    """The reason why a share of this point measures a delay rather than the method; "" if none is known."""
     return "disturbed" if point.disturbed else "noisy" if point.noise > NOISY else ""
 
 

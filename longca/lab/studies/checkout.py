@@ -67,7 +67,8 @@ IMAGES = (ROOT if is_checkout() else Path()) / "images"  # of containers; a whee
 
 
 def studies_folder() -> Path:
-    """The project's `config/studies`. Where `config` is another program's and has none, that of `origin`."""
+    """The project's `config/studies`; that of `origin` if `config` belongs to another program and has
+    none."""
     own = in_project(MARK)
     root = origin()
     return own if own.is_dir() or root is None else root / MARK

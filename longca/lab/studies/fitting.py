@@ -70,7 +70,8 @@ def to_fit(records: Iterable[Record]) -> list[Record]:
 
     Calls with a rest of the GPU after each are faster than calls without, so a fit to both would be of
     neither. Most kernels have the protocol of most records. A kernel without enough records of it has that of
-    the other one, if it has enough of these. Of the seeds of a call, the lowest `MOST_SEEDS` are taken.
+    the other one, if it has enough of these. A call with many seeds is fitted on its lowest `MOST_SEEDS`
+    seeds.
     """
     timed = _timed(records)
     usual = usual_protocol(timed)

@@ -142,7 +142,7 @@ class Rank:
         return True
 
     def _meet(self, call: Call) -> bool:
-        """Nobody goes on before all are here."""
+        """Blocks until every rank has reached this point."""
         self.cp._comm.barrier()
         return True
 

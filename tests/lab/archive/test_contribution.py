@@ -94,7 +94,15 @@ def test_a_changed_number_fails(whole: list[Record], tmp_path: Path, monkeypatch
     assert first.state == "failed" and "row 1" in first.lines[0]
 
 
-def test_the_command_says_each_check_and_its_exit_code(longca, whole: list[Record], tmp_path: Path):
+@pytest.mark.parametrize(
+    "is_alone", [True, pytest.param(False, marks=pytest.mark.long, id="beside the committed records")]
+)
+def test_the_command_says_each_check_and_its_exit_code(
+    longca, whole: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+):
+    if is_alone:
+        monkeypatch.setattr(contribution, "committed", list)
+        monkeypatch.setattr(contribution, "load", lambda: Loaded([], []))
     export(whole[:2], tmp_path)
     done = longca("records", "check", tmp_path, "--json")
     assert done.returncode == 1

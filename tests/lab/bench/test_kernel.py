@@ -1,4 +1,4 @@
-"""Whatever a kernel does, its cell has an outcome; and a wrong kernel never has a time."""
+"""Each cell has an outcome, even if its kernel misbehaves, and a wrong kernel never has a time."""
 
 from pathlib import Path
 

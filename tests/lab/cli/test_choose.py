@@ -173,15 +173,12 @@ def test_the_records_that_come_with_the_project(longca):
     ] == [other]
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert f"n = {content['num_cells']} cells" in done.stdout
-    after = (
-        " ".join(longca("choose", "causal", COLUMNS="80").stdout.split())
-        .partition("; then ")[2]
-        .partition(" %")[0]
-    )
+    forward = longca("choose", "causal").stdout
+    after = " ".join(forward.split()).partition("; then ")[2].partition(" %")[0]
     method, share = after.split(" at ")
-    assert f" {share} % " in next(
-        line for line in longca("choose", "causal").stdout.splitlines() if line.split()[:1] == [method]
-    ), "once"
+    assert f" {share} % " in next(line for line in forward.splitlines() if line.split()[:1] == [method]), (
+        "once"
+    )
     assert "records of h100-dense; h100-cp measured some of them, too, and stands aside" in " ".join(
         done.stdout.split()
     )

@@ -190,6 +190,7 @@ def test_counts_and_families_leave_repeats_out():
     ] == ["flex", "naive"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_lone_result_is_first_of_nothing(small, tmp_path):
     """Neither frame nor percent nor place, in the map, the last row and the ranking."""
     decided = decision(small[small.seqlen == 2048])
@@ -227,6 +228,7 @@ def test_a_lone_result_is_no_share():
     assert flex.worst.share == 1
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_first_mask_that_is_asked_about_has_a_comparison(tmp_path):
     """full comes first in the map, but sdpa is alone there."""
     records = [

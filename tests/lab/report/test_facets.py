@@ -98,6 +98,7 @@ def test_kinds_of_masks_are_apart_where_a_page_asks_for_it() -> None:
     assert apart.default.place.family == "dense"
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("gpus", [("NVIDIA H200",), ("NVIDIA H100 80GB HBM3", "NVIDIA H200")])
 def test_the_page_asks_for_a_gpu_where_there_are_two(tmp_path: Path, gpus: tuple[str, ...]) -> None:
     records = [entry for gpu in gpus for entry in both("causal", gpu)]

@@ -100,6 +100,7 @@ def test_conclusions_rows_and_costs() -> None:
     assert next(row for row in rows if row.mask == "prefix_lm").entries["fa4_deterministic"] == "no"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_there_is_no_league_without_two_proven_kernels(tmp_path: Path) -> None:
     assert league(derived(dense_records()), UNIT) is None
     alone = [*dense_records(), *(r for r in league_records() if r.cell.kernel == "band")]
@@ -108,6 +109,7 @@ def test_there_is_no_league_without_two_proven_kernels(tmp_path: Path) -> None:
     assert 'id="deterministic"' not in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_dense_page_shows_it_conclusions_first(tmp_path: Path) -> None:
     records = [*dense_records(), *league_records()]
     text = build(records, [], tmp_path / "report.html", study_title="Dense").read_text(encoding="utf-8")

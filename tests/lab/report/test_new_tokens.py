@@ -97,6 +97,7 @@ def test_claims_leave_them_out(table):
     assert (prepared(on_gpu)[ROLE] != NO_ROLE).tolist() == [True, True, False, False]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_page_says_both_lengths(records, tmp_path):
     build(records, [], tmp_path / "report.html", study_title="t")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")

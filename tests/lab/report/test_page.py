@@ -137,6 +137,7 @@ def test_it_says_whether_the_timer_can_be_trusted_and_what_the_device_can_do(tex
     assert "Of the maker" not in ceilings, "no source says what this CPU can do"
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_gpus_ceilings_are_held_against_its_maker(tmp_path):
     chosen = [
         entry
@@ -189,6 +190,7 @@ def test_records_of_several_images_are_told_apart(images, finding):
     assert sum(use.num_cells for use in used) == (3 if finding else 0)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_page_of_several_images_warns_first_and_lists_them(tmp_path):
     chosen = [
         inside(entry, image) for entry, image in zip(gpu_study()[-9:], ("ab", "ab", "cd", ""), strict=False)
@@ -283,6 +285,7 @@ def check_same_files(again, page):
         assert (again.parent / "figures" / figure.name).read_bytes() == figure.read_bytes()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_other_records_beside_the_page_stay_and_are_not_offered(tmp_path):
     kept = export(quick_study()[:2], tmp_path)[0].read_bytes()
     text = build(quick_study()[:1], [], tmp_path / "report.html", study_title="x").read_text(encoding="utf-8")

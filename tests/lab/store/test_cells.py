@@ -324,7 +324,7 @@ def test_a_second_run_is_refused_and_told_who_runs(tmp_path):
 @pytest.mark.parametrize("part", [None, "a"])
 @pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "FIFO"])
 def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path, kind, part):
-    """Whoever may write to a shared folder could have another user's file emptied."""
+    """Otherwise, a user who can write to a shared folder could empty another user's file."""
     other = tmp_path / "precious"
     results = tmp_path / "results"
     results.mkdir()

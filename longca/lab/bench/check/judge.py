@@ -145,8 +145,8 @@ class _TimedGradients:
 
     Backward is linear in the output gradient. So the gradients of a call are those of the checked call, where
     that was given the whole output gradient, plus what the sites' rows contribute now, less what they
-    contributed then. Where the checked call was given some rows alone, the calls are compared with each other
-    in the same way; a row may then be off by what is allowed in one row.
+    contributed then. If the checked call was given only some rows, the calls are compared with each other
+    in the same way; each row then has the tolerance of one row.
     """
 
     def __init__(self, plan: CheckPlan, oracle: Oracle, inputs: Inputs) -> None:

@@ -24,8 +24,8 @@ class Judgement(Frozen):
 
 
 def with_judgement(result: Result, verdict: Judgement) -> Result:
-    """The result of a cell of attention as the judge sees it. What the measuring process says about being
-    right does not count."""
+    """The result of a cell of attention as the judge sees it. The measuring process's own statement of
+    correctness is ignored."""
     facts = {"accuracy": verdict.accuracy, "mask": verdict.mask or result.mask}
     outcome = verdict.outcome
     if outcome is not None and outcome.status != "ok":

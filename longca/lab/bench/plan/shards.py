@@ -112,7 +112,8 @@ def estimate_playoff_seconds(
 
     Args:
         cell: of the case.
-        num_methods: that run it. Who plays is not known before: the least number of players is assumed.
+        num_methods: the number of methods that run it. The players are not yet known, so the least number
+        of players is assumed.
         rate_flops: as of `estimate_seconds`; likewise `measure` and `density`.
     """
     num_players = min(num_methods, rules.first)

@@ -20,8 +20,8 @@ NO_RIVAL = as_failed("NoRival", "no other player was left to time it against")
 
 @dataclass(frozen=True)
 class Played:
-    """The results of players by number. Where the process was lost, there is that of the player to blame
-    alone."""
+    """The results of players by number. If the process was lost, only the result of the player that caused
+    it."""
 
     results: dict[int, PlayerResult]
     is_lost: bool = False

@@ -1,8 +1,8 @@
 """Each device's own controls: a device that measures cells of a study measures the study's controls, too,
 unless they are known for it.
 
-What one of six GPUs reached says little of the other five. `longca.lab.store.view.Ceilings` holds each
-against its own.
+One of six GPUs may reach other rates than the other five. `longca.lab.store.view.Ceilings` compares each
+GPU with its own controls.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ Snakemake makes the tables and pages again and measures nothing. It follows the 
 Play-offs belong to the job that measures all methods of their cases, where there is one: its stamp follows
 them, too. On a cluster a job of their own has a stamp of their own.
 
-Snakemake does not make a file again that only stands between files that are there. So tables have one more
-input: `REST` changes where a stamp is missing, and with the records of cells that the study does not ask for.
+Snakemake does not remake an intermediate file if the files before and after it exist. So tables have one
+more input: `REST` changes where a stamp is missing, and with the records of cells that the study does not
+ask for.
 
 A stamp of now is older than a table from a clock that was ahead, or that was touched or copied since. So
 tables and pages come with notes of what they were made of (`longca.lab.store.beside.made`). Those that are

@@ -2,9 +2,10 @@
 
 A finished cell is measured again only if it changed. It covers the code that makes the mask and that runs in
 and around the timed call, as far as imports lead; where documents come from; how it is timed and judged; the
-settings; the packages that kernel and strategy need; the device's model; the container. What only reports on
-it (environment, records, pages) is left out, and so is `longca.core`: the cell's id and the settings
-themselves stand for it. Of the code, only what runs counts: see `longca.lab.code.digest`.
+settings; the packages that kernel and strategy need; the device's model; the container. Code that only
+reports on the measurement (environment, records, pages) is excluded. `longca.core` is excluded because the
+cell's id and the settings are hashed directly. Comments and the like do not count: see
+`longca.lab.code.digest`.
 """
 
 from __future__ import annotations

@@ -101,9 +101,9 @@ def by_time(cell: Cell, facts: CellFacts) -> Measurement:
 
 
 def choose_players(measured: Mapping[Cell, Measurement], rules: PlayoffRules) -> tuple[Cell, ...]:
-    """The fastest cells of a case, all that are nearly as fast, and all that cells measured apart do not tell
-    from the first. Where some were measured with rests and others without, those compete that
-    `longca.lab.ranking.protocol` says.
+    """The players of a case: its fastest cell, all cells that are nearly as fast, and all that separate
+    measurements cannot distinguish from the first. If some were measured with rests and others without,
+    `longca.lab.ranking.protocol` decides which compete.
 
     Args:
         measured: of one case, on one model of device.

@@ -1,6 +1,7 @@
 """Worker processes: they run the ranks of a cell, on this machine or on others.
 
-The runner drives them by messages and ends them with everything they have started. Who starts whom:
+The runner controls them by messages, and ends them together with all processes that they have started. Who
+starts whom:
 
     runner            `longca.lab.bench.run.runner`: one process; it never imports torch
       |

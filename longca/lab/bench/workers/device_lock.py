@@ -6,8 +6,8 @@ processes that use the device, so it ends with them, in whatever way. All ranks 
 share the lock of its CPUs: the first one holds it, and the others know the run by the signature in the file.
 
 The folder is open to everybody, and so nothing in it is trusted: no link is followed, a file with another
-name elsewhere is refused, and a signature is short text for a message. What anybody can do is hold a lock,
-and so make others wait.
+name elsewhere is refused, and a signature is short text for a message. Any user can still hold a lock, and
+so make others wait.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """The judge's process: it judges what workers send, and tells the runner. No code of a kernel runs here.
 
 The runner starts it once a run (`JudgeProcess`), names each cell to it, with a socket to the worker of rank
-0, and asks for the judgement in the end. What a worker says of its own result is never believed.
+0, and asks for the judgement in the end. A worker's own judgement of its result is ignored.
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ class Rendezvous:
         return found
 
     def narrow(self, address: str) -> None:
-        """Listen at this address alone from now on. Who has come stays; who is about to come comes again."""
+        """Listen at this address alone from now on. Connected tasks stay; a task that is connecting must
+        try again."""
         self._server.close()
         self._selector.close()
         for handshake in list(self._handshakes):

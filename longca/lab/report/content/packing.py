@@ -65,8 +65,8 @@ def _holds(kept: bytes, made: bytes) -> bool:
 
 def packed(columns: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """The columns, each as one of: {"every": value}, {"names": [value …], "at": [index …]}, {"text": "a|b|c"}
-    or {"values": [value …]}. Of few names, "at" is a text of one sign for each row, and "digits" has the sign
-    of each name.
+    or {"values": [value …]}. If there are few names, "at" is a text with one character for each row, and
+    "digits" has the character of each name.
 
     Args:
         columns: texts, numbers, or lists of numbers.
