@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from longca.core import by_numbers
 from longca.lab.report.findings import leaders
 from longca.lab.report.look.style import MUTED, POINTS
 from longca.lab.report.look.tags import title_tag
@@ -32,10 +33,11 @@ MASK = ["mask", "mask_label", "setting", "detail"]  # columns that identify a ma
 def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Rows in the order of panels: masks from dense to sparse, then settings."""
     order = {label: index for index, label in enumerate(mask_order(table))}
+    keys: dict[str, Callable[[str], Any]] = {"mask_label": order.__getitem__, "detail": by_numbers}
     return data.sort_values(
         ["mask_label", "detail", "method", *(["direction"] if "direction" in data else [])],
         kind="stable",
-        key=lambda column: column.map(order) if column.name == "mask_label" else column,
+        key=lambda column: column.map(keys[column.name]) if column.name in keys else column,
         ignore_index=True,
     )
 

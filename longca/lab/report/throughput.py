@@ -3,7 +3,7 @@ directions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import at_largest, leaders_text, place_text, standings_of
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
+    from longca.lab.ranking import Standing
     from longca.lab.report.look.style import Style
 
 
@@ -33,10 +34,15 @@ class Throughput(Figure):
         return rate_points(table, "kernel", ["direction", "seqlen"], direction=self.direction, sparse=False)
 
     def title(self, data: pd.DataFrame) -> str:
-        chosen = at_largest(standings_of(data, ["mask_label", "setting", "seqlen"]))
-        judged = {key: case for key, (_, case) in chosen.items()}
-        leaders = leaders_text(judged, "panel" if data.detail.any() else "mask")
-        return f"{self.word}: {leaders}{place_text(judged, 'longest length')}"
+        return f"{self.word}: {leaders_text(_judged(data), 'panel' if data.detail.any() else 'mask')}"
+
+    def basis(self, data: pd.DataFrame) -> str:
+        return place_text(_judged(data), "longest length")
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(data, style)
+
+
+def _judged(data: pd.DataFrame) -> dict[tuple[Any, ...], Standing]:
+    chosen = at_largest(standings_of(data, ["mask_label", "setting", "seqlen"]))
+    return {key: case for key, (_, case) in chosen.items()}

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from longca.core.plugin import Registry
+from longca.lab.report.content.drawn import Paper, drawn_figures
 from longca.lab.report.figures.cp_throughput import _by_tokens
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import draw, inline
@@ -281,6 +282,21 @@ def test_a_title_of_one_method_compares_nothing(name, quick):
     title = figure.title(alone)
     assert re.search(rf": only {re.escape(method)} ran[,;] .*\d", title), title
     assert title.count(method) == 1 and "two or more" not in title and "only" not in figure.title(data)
+
+
+@pytest.mark.parametrize(
+    "name", ["throughput_forward", "throughput_backward", "sparse_throughput", "cp_throughput"]
+)
+def test_a_title_names_leaders_and_the_line_below_it_their_rivals(name, quick):
+    figure = Registry("figure").load(name)
+    data = figure.data(quick)
+    title, basis = figure.title(data), figure.basis(data)
+    assert (
+        " against " in basis and " against " not in title and "protocol" not in title and "up to" not in title
+    )
+    shown, _ = drawn_figures(quick, Paper(METHODS, {}, {}, frozenset(), None, False))
+    (drawn,) = [drawn for drawn in shown[figure.section] if drawn.name == name]
+    assert drawn.title == title and drawn.subtitle.endswith(f" · {basis}")
 
 
 @pytest.mark.parametrize("name", ["accuracy", "cp_ranks", "energy", "noise", "predicted_errors"])
