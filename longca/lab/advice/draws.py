@@ -191,9 +191,11 @@ class DrawForecasts:
 def is_tied(
     way: WayForecasts, first: WayForecasts, forecasts: DrawForecasts, question: AdviceQuestion
 ) -> bool:
-    """True if a way and the first are not told apart: the low end of the way's interval is not above the time of
-    the first, or the time of the way is not above the high end of the first's interval. Both have the same rate
-    between nodes, since a rate that is not known moves both."""
+    """True if a way and the first are not told apart: the low end of the way's interval is not above the time
+    of the first, or the time of the way is not above the high end of the first's interval.
+
+    Both have the same rate between nodes, since a rate that is not known moves both.
+    """
     speeds = range(1 + len(NETWORK_RANGE) if question.gpus > question.network.ranks_per_node else 1)
     wider = widening(question)
     low = 1 + min(residuals(way.candidate, question).widened(wider).low, 0)

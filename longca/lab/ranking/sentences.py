@@ -33,8 +33,8 @@ def ahead(ratio: float) -> str:
 
 
 def _difference(share: float) -> str:
-    """0.0213 → "2.1 %". Digits below a thousandth tell nothing, since no two measurements agree so well: "under
-    0.1 %"."""
+    """0.0213 → "2.1 %"; 0.00007 → "under 0.1 %", since no two measurements agree so well that further digits
+    tell anything."""
     return "under 0.1 %" if 0 < share < LEAST_TOLD else percent(share)
 
 
@@ -220,8 +220,8 @@ def leads_text(standings: Mapping[Any, Standing], thing: str = "mask", most: int
 
 
 def basis_text(standings: Mapping[Any, Standing]) -> str:
-    """The rivals of the leaders, the largest lead, and the protocols: "against 3 to 12 others, by up to 1.4×; 2
-    of 13 cases by the protocol with rests"; "" if no two methods ran the same."""
+    """The rivals of the leaders, the largest lead, and the protocols: "against 3 to 12 others, by up to 1.4×;
+    2 of 13 cases by the protocol with rests"; "" if no two methods ran the same."""
     compared = {key: case for key, case in standings.items() if case.is_compared}
     if not compared:
         return ""

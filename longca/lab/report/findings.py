@@ -74,8 +74,8 @@ def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
 
 
 def place_text(standings: Mapping[Any, Standing], place: str) -> str:
-    """The place at which each case was judged, and its rivals: "each at the longest length that two or more ran,
-    against 3 to 12 others, by up to 1.4×"."""
+    """The place at which each case was judged, and its rivals: "each at the longest length that two or more
+    ran, against 3 to 12 others, by up to 1.4×"."""
     basis = basis_text(standings)
     if basis:
         return f"each at the {place} that two or more ran, {basis}"
