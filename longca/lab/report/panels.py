@@ -13,6 +13,7 @@ from longca.lab.report.look.style import MUTED, POINTS
 from longca.lab.report.look.tags import title_tag
 from longca.lab.report.series import join, mask_order, short_labels
 from longca.lab.store.text import number
+from longca.lab.studies.samples import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,7 +185,12 @@ def _draw_line(
 ) -> None:
     ok = line[line.status == "ok"]
     failed = line[line.status != "ok"]
-    style.line(ax, method, ok, x, dashed=dashed, joined=joined)
+    is_noisy = (ok.noise if "noise" in ok else ok.value * 0).to_numpy(float) > NOISY
+    if not joined or (~is_noisy).sum() < FEWEST_FOR_LINES:
+        is_noisy[:] = False
+    style.line(ax, method, ok[~is_noisy], x, dashed=dashed, joined=joined)
+    if is_noisy.any():  # a line through it would dip
+        style.line(ax, method, ok[is_noisy], x, dashed=dashed, joined=False)
     if len(failed):
         from matplotlib.transforms import ScaledTranslation
 

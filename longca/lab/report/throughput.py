@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import at_largest, leaders_text, place_text, standings_of
-from longca.lab.report.rates import draw_rates, rate_points
+from longca.lab.report.rates import OFF_THE_LINE, draw_rates, rate_points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ class Throughput(Figure):
         "Throughput of visible pairs over sequence length: higher is better. FLOPs follow from the exact "
         "area of the mask, so work on hidden pairs is not counted. Points are medians, bars extend from the "
         "first to the third quartile (over all seeds if there are several). Masks are sorted from dense to "
-        "sparse, separately without and with documents."
+        f"sparse, separately without and with documents. {OFF_THE_LINE}"
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from longca.core import format_length
 from longca.lab.ranking.sentences import basis_text
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import leaders_text, standings_of
-from longca.lab.report.rates import draw_rates, rate_points
+from longca.lab.report.rates import OFF_THE_LINE, draw_rates, rate_points
 from longca.lab.report.series import join, rate_unit
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ContextParallelThroughput(Figure):
         "long as its slowest rank. The horizontal axis is the number of ranks, at constant tokens per rank, "
         "if several numbers were measured; otherwise it is the total sequence length. Solid lines and filled "
         "marks are forward, dashed lines and hollow marks backward; bars extend from the first to the third "
-        "quartile."
+        f"quartile. {OFF_THE_LINE}"
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

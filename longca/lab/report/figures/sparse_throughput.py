@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import at_largest, leaders_text, place_text, standings_of
-from longca.lab.report.rates import RATE, draw_rates
+from longca.lab.report.rates import OFF_THE_LINE, RATE, draw_rates
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points, rankable
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ class SparseThroughput(Figure):
     caption = (
         "Throughput of the visible blocks over their share, at the longest of the lengths with the most "
         "densities: higher is better. The throughput of a kernel that computes every block falls in "
-        "proportion to the density. Points are medians, bars extend from the first to the third quartile."
+        "proportion to the density. Points are medians, bars extend from the first to the third quartile. "
+        f"{OFF_THE_LINE}"
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
