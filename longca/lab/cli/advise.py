@@ -299,7 +299,7 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
     if drawn:
         low, middle, high = (number(seconds * 1e3) for seconds in advice.best.quantiles.values())
         fewer = {len(option.by_seed) for option in shown} - {len(advice.seeds)}
-        few = f": one that is far behind in the first {min(fewer)} is predicted in no more" if fewer else ""
+        few = f"; one far behind in the first {min(fewer)} is predicted in these alone" if fewer else ""
         print_filled(
             f"Over draws, {advice.best.candidate.title} takes {low}, {middle} and {high} ms (10 %, half and "
             "90 % of draws). Times are means over draws; the column 90 % holds them all, and first says in "

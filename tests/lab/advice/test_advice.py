@@ -243,6 +243,9 @@ def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
         and "documents of prolong64k, 64K tokens" in said
     )
     assert "corpus prolong64k" in said.partition("Not given: ")[2] and "seeds 0 to 2" in said
+    assert "predicted in these alone" not in said, "all of them are predicted in all draws"
+    few = " ".join(run("-m", "causal_document", "-s", "12K", "-d", "bwd").stdout.split())
+    assert " 0/3 " in few and "one far behind in the first 3 is predicted in these alone." in few
     [row] = [
         line for line in done.stdout.splitlines() if line.startswith(" ring_allgather+band") and "/3 " in line
     ]
