@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ROW_IN = 0.2
 HEAD_IN = 0.42
 FOOT_IN = 0.6
-NAME_IN = 1.0
+NAME_IN = 1.1
 NOTE_IN = 1.5
 COLUMNS = 2
 LEGEND: Legend = [
@@ -189,6 +189,7 @@ def _panel(
         _dumbbell(ax, style, at, row, limits[0])
         _beside(ax, at, 1, _note(row), INK[0] if row.rank_changes else MUTED[0])
     ax.set_yticks(list(ticks), list(ticks.values()), color=INK[0])
+    ax.tick_params(axis="y", pad=8)  # beside the crosses at the edge
 
 
 def _row_names(rows: list[Any]) -> list[str]:
