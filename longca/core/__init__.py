@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         read_yaml,
     )
     from longca.core.signature import refused_signature
-    from longca.core.units import format_length, parse_heads, parse_length
+    from longca.core.units import by_numbers, format_length, parse_heads, parse_length
     from longca.core.version import VERSION
 else:
     __getattr__, __dir__ = face(__name__)
@@ -105,6 +105,7 @@ __all__ = [
     "Work",
     "as_broken",
     "boot_id",
+    "by_numbers",
     "check_installed",
     "check_name",
     "escaped",

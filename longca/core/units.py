@@ -44,5 +44,17 @@ def parse_heads(text: str | int) -> tuple[int, int]:
     return num_q_heads, num_kv_heads
 
 
+def by_numbers(text: str) -> tuple[tuple[str, int], ...]:
+    """Sort key of a text by the numbers in it, lengths included: "64:8" precedes "64:64", and "256" precedes
+    "1K"."""
+    parts = re.split(r"([0-9]{1,30}[kKmM]?)(?![0-9A-Za-z])", text)
+    return tuple(
+        ("", int(part.rstrip("kKmM")) * _FACTOR[part.lstrip("0123456789").lower()])
+        if index % 2
+        else (part, 0)
+        for index, part in enumerate(parts)
+    )
+
+
 def _given(text: int | str) -> str:
     return shortened(repr(text), MOST_SHOWN)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.core.units import format_length, parse_heads, parse_length
+from longca.core.units import by_numbers, format_length, parse_heads, parse_length
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,16 @@ def test_not_heads(text: object):
 def test_heads_that_cannot_be_shared(text: str):
     with pytest.raises(ValueError, match="query heads cannot be shared evenly among"):
         parse_heads(text)
+
+
+def test_texts_are_sorted_by_their_numbers():
+    ordered = [
+        "",
+        "64:8 heads",
+        "64:64 heads",
+        "256 new tokens",
+        "1K new tokens",
+        "16K new tokens",
+        "H200 b2",
+    ]
+    assert sorted(sorted(ordered), key=by_numbers) == ordered != sorted(ordered)

@@ -39,8 +39,7 @@ class AdvisedOption:
     fits: bool
     """it needs no more memory than a GPU has, in all draws"""
     tied: bool
-    """not told apart from the first: the fast end of its mean's interval is no later than the mean of the
-    first"""
+    """not told apart from the first (`longca.lab.advice.draws.is_tied`)"""
     by_seed: dict[int, float]
     """seed → seconds, of the draws in which it was predicted; {} for a mask that is not drawn"""
     first_in: int

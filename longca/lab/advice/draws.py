@@ -191,14 +191,17 @@ class DrawForecasts:
 def is_tied(
     way: WayForecasts, first: WayForecasts, forecasts: DrawForecasts, question: AdviceQuestion
 ) -> bool:
-    """True if the low end of a way's interval is not above the time of the first, at a rate between nodes
-    that both have: a rate that is not known moves both."""
+    """True if a way and the first are not told apart: the low end of the way's interval is not above the time
+    of the first, or the time of the way is not above the high end of the first's interval.
+
+    Both have the same rate between nodes, since a rate that is not known moves both.
+    """
     speeds = range(1 + len(NETWORK_RANGE) if question.gpus > question.network.ranks_per_node else 1)
-    low = 1 + residuals(way.candidate, question).widened(widening(question)).low
-    return any(
-        forecasts.mean_seconds(way, speed) * min(low, 1) <= forecasts.mean_seconds(first, speed)
-        for speed in speeds
-    )
+    wider = widening(question)
+    low = 1 + min(residuals(way.candidate, question).widened(wider).low, 0)
+    high = 1 + max(residuals(first.candidate, question).widened(wider).high, 0)
+    times = [(forecasts.mean_seconds(way, speed), forecasts.mean_seconds(first, speed)) for speed in speeds]
+    return any(own * low <= best or own <= best * high for own, best in times)
 
 
 def forecast_draws(question: AdviceQuestion, speeds: Sequence[LinkSpeeds]) -> DrawForecasts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from longca.core import Hardware, Registry
+from longca.core import Hardware, Registry, UserError
 from longca.lab.ranking import Resolutions, is_plausible, is_told_apart
 from longca.lab.ranking.table import pairs_of
 from longca.lab.store import View, digest_of
@@ -52,8 +52,12 @@ def check_records(path: Path) -> list[RecordCheck]:
     """All checks of a file of records, or of a folder that has one.
 
     Raises:
-        UserError: there is no such file, or it holds no records.
+        UserError: there is no such file.
     """
+    if not path.exists():
+        raise UserError(
+            f"There is no file '{path}'", todo="`longca export` writes records.parquet and records.json"
+        )
     loaded = unmerged(path)
     records = loaded.all_records
     views = [View(record, Hardware()) for record in records if record.outcome.status not in NOT_TRIED]

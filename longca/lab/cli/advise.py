@@ -281,8 +281,8 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
                     option.candidate.title,
                     format_bytes(made.sent_bytes),
                     format_bytes(made.inter_node_bytes) if made.inter_node_bytes else "–",
-                    percent(made.exposed),
-                    percent(made.imbalance),
+                    percent(round(made.exposed, 3)),
+                    percent(round(made.imbalance, 3)),
                     made.num_calls,
                 ]
                 for option in shown
@@ -298,10 +298,12 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
         print_filled(f"Extrapolated, so that they count with the slow end of their interval: {named}.")
     if drawn:
         low, middle, high = (number(seconds * 1e3) for seconds in advice.best.quantiles.values())
+        fewer = {len(option.by_seed) for option in shown} - {len(advice.seeds)}
+        few = f"; one far behind in the first {min(fewer)} is predicted in these alone" if fewer else ""
         print_filled(
             f"Over draws, {advice.best.candidate.title} takes {low}, {middle} and {high} ms (10 %, half and "
             "90 % of draws). Times are means over draws; the column 90 % holds them all, and first says in "
-            "how many a method is the fastest."
+            f"how many a method is the fastest{few}."
         )
     if several:
         seed = f" in seed {advice.seeds[0]}" if drawn else ""

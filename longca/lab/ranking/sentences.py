@@ -17,6 +17,7 @@ NOT_PLAYED_OFF = "not played off"
 ONE_WITH_RESTS = "only one of them with rests"
 NOT_COMPARED = "measured {}, not compared"
 WITH_RESTS = {True: "with rests", False: "without rests"}
+LEAST_TOLD = 1e-3  # of a difference of rates
 MOST_TIED = 7  # of methods that tie in a case
 RateText = Callable[[float], str]
 
@@ -28,7 +29,13 @@ def share_text(share: float) -> str:
 
 def ahead(ratio: float) -> str:
     """1.08 → "8.0 % faster than"; 3.1 → "3.10 times as fast as"."""
-    return f"{percent(ratio - 1)} faster than" if ratio < 2 else f"{number(ratio)} times as fast as"
+    return f"{_difference(ratio - 1)} faster than" if ratio < 2 else f"{number(ratio)} times as fast as"
+
+
+def _difference(share: float) -> str:
+    """0.0213 → "2.1 %"; 0.00007 → "under 0.1 %", since no two measurements agree so well that further digits
+    tell anything."""
+    return "under 0.1 %" if 0 < share < LEAST_TOLD else percent(share)
 
 
 def was(count: int) -> str:
@@ -41,11 +48,12 @@ def lead_text(lead: Lead, second: str) -> str:
     if lead.is_tie:
         needed = max(lead.below if lead.log_ratio > 0 else lead.above, lead.log_resolution)
         side = "ahead" if lead.log_ratio >= 0 else "behind"
-        apart = f"{percent(expm1(abs(lead.log_ratio)))} {side}"
+        apart = f"{_difference(expm1(abs(lead.log_ratio)))} {side}"
         mixed = f"; {ONE_WITH_RESTS}" if lead.resolution.is_mixed else ""
         return f"tied with {second} ({apart}; {percent(expm1(needed))} would tell them apart{mixed})"
     if 1 <= lead.ratio < 2:
-        return f"{ahead(lead.ratio)} {second} ({percent(lead.low - 1)[:-2]} to {percent(lead.high - 1)})"
+        low = "0" if 0 <= lead.low - 1 < LEAST_TOLD else percent(lead.low - 1)[:-2]
+        return f"{ahead(lead.ratio)} {second} ({low} to {percent(lead.high - 1)})"
     return f"{ahead(lead.ratio)} {second}"
 
 
@@ -171,8 +179,13 @@ def left_out_text(worst: WorstShare) -> str:
 
 
 def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: int = 3) -> str:
-    """The leaders of many cases: "band leads on 9 of 13 masks, flex on 2; on 2 no method leads alone, each
-    against 3 to 12 others".
+    """`leads_text` and `basis_text` in one sentence: "band leads on 9 of 13 masks, flex on 2; on 2 no method
+    leads alone, against 3 to 12 others, by up to 1.4×"."""
+    return ", ".join(filter(None, (leads_text(standings, thing, most), basis_text(standings))))
+
+
+def leads_text(standings: Mapping[Any, Standing], thing: str = "mask", most: int = 3) -> str:
+    """The leaders of many cases: "band leads on 9 of 13 masks, flex on 2; on 2 no method leads alone".
 
     Only cases that two methods ran count. A tie in front counts for nobody. `thing` names a case: "mask",
     "case of mask and length".
@@ -185,20 +198,14 @@ def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: in
         return f"Only {' and '.join(ran)} ran" if len(ran) < 3 else "No two methods ran the same cells"
     total = len(compared)
     open_ones = num_open(compared)
-    played = num_played_off(compared)
-    verb = "leads"
-    protocols = protocols_of(compared)
-    protocols = f"; {protocols}" if protocols else ""
-    if played == total:
-        verb = "is fastest"
+    verb = "is fastest" if num_played_off(compared) == total else "leads"
     clear = Counter(case.first.method for case in compared.values() if case.is_clear)
     first, *others = sorted(clear.items(), key=lambda item: (-item[1], item[0])) or [("", 0)]
     noun, of, rest = thing.partition(" of ")
     things = f"{noun}s{of}{rest}"
-    against = rivals_text(compared)
     if not first[0]:
         every = f"any of {total} {things}" if total > 1 else f"the one {thing}"
-        return f"No method leads alone on {every}, {against}{protocols}"
+        return f"No method leads alone on {every}"
     where = (
         f"all {total} {things}"
         if first[1] == total > 1
@@ -209,10 +216,19 @@ def counts_text(standings: Mapping[Any, Standing], thing: str = "mask", most: in
     sentence = f"{first[0]} {verb} on {where}" + "".join(
         f", {method} on {count}" for method, count in others[:most]
     )
-    if open_ones:
-        sentence += f"; on {open_ones} no method leads alone"
-    best = max(case.lead.ratio for case in compared.values() if case.is_clear and case.lead)
-    return f"{sentence}, {against}, by up to {number(best, 2)}×{protocols}"
+    return sentence + (f"; on {open_ones} no method leads alone" if open_ones else "")
+
+
+def basis_text(standings: Mapping[Any, Standing]) -> str:
+    """The rivals of the leaders, the largest lead, and the protocols: "against 3 to 12 others, by up to 1.4×;
+    2 of 13 cases by the protocol with rests"; "" if no two methods ran the same."""
+    compared = {key: case for key, case in standings.items() if case.is_compared}
+    if not compared:
+        return ""
+    leads = [case.lead.ratio for case in compared.values() if case.is_clear and case.lead]
+    lead = f", by up to {number(max(leads), 2)}×" if leads else ""
+    protocols = protocols_of(compared)
+    return f"{rivals_text(compared)}{lead}" + (f"; {protocols}" if protocols else "")
 
 
 def rivals_text(compared: Mapping[Any, Standing]) -> str:

@@ -25,8 +25,12 @@ class Figure(Plugin):
         raise NotImplementedError
 
     def title(self, data: pd.DataFrame) -> str:
-        """The figure's finding, computed from the data."""
+        """The figure's finding, computed from the data, in so few words that it is read once."""
         raise NotImplementedError
+
+    def basis(self, data: pd.DataFrame) -> str:
+        """The cases on which the finding rests, for the line below the title; "" if the title says it all."""
+        return ""
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         raise NotImplementedError

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from longca.lab.ranking import MeasuredPoint, Measurement, Standing, standing, tallies
-from longca.lab.ranking.sentences import counts_text
+from longca.lab.ranking.sentences import basis_text, leads_text
 from longca.lab.ranking.table import ABSENT
 from longca.lab.report.series import POINT, rate_unit
 from longca.lab.store.text import number
@@ -63,22 +63,23 @@ def at_largest(standings: Mapping[tuple[Any, ...], Standing]) -> dict[tuple[Any,
 
 
 def leaders_text(standings: Mapping[Any, Standing], thing: str) -> str:
-    """The numbers of leads, formatted by `longca.lab.ranking.sentences.counts_text`, or the rates if no two
+    """The numbers of leads, formatted by `longca.lab.ranking.sentences.leads_text`, or the rates if no two
     methods ran the same; separately for each device model."""
     of_devices: dict[str, dict[Any, Standing]] = defaultdict(dict)
     for key, case in standings.items():
         of_devices[case.device][key] = case
     if len(of_devices) < 2:
-        return _counts(standings, thing)
-    return "; ".join(f"on {device} {_counts(of_device, thing)}" for device, of_device in of_devices.items())
+        return _leads(standings, thing)
+    return "; ".join(f"on {device} {_leads(of_device, thing)}" for device, of_device in of_devices.items())
 
 
 def place_text(standings: Mapping[Any, Standing], place: str) -> str:
-    """The place at which each case was judged, as a continuation: ", each at the longest length that two or
-    more ran"."""
-    if any(case.is_compared for case in standings.values()):
-        return f", each at the {place} that two or more ran"
-    return f", each at its {place}" if standings else ""
+    """The place at which each case was judged, and its rivals: "each at the longest length that two or more
+    ran, against 3 to 12 others, by up to 1.4×"."""
+    basis = basis_text(standings)
+    if basis:
+        return f"each at the {place} that two or more ran, {basis}"
+    return f"each at its {place}" if standings else ""
 
 
 def uncompared_text(methods: Iterable[str]) -> str:
@@ -93,9 +94,9 @@ def span_text(values: Iterable[float], text: Callable[[float], str] = number) ->
     return " to ".join(dict.fromkeys(text(end) for end in (min(ends), max(ends))))
 
 
-def _counts(standings: Mapping[Any, Standing], thing: str) -> str:
+def _leads(standings: Mapping[Any, Standing], thing: str) -> str:
     if not standings or any(case.is_compared for case in standings.values()):
-        return counts_text(standings, thing)
+        return leads_text(standings, thing)
     rates = [case.first.rate for case in standings.values()]
     unit = rate_unit(max(rates))
     span = span_text(rate * unit.factor for rate in rates)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from longca.core import by_numbers
 from longca.lab.report.findings import leaders
 from longca.lab.report.look.style import MUTED, POINTS
 from longca.lab.report.look.tags import title_tag
 from longca.lab.report.series import join, mask_order, short_labels
 from longca.lab.store.text import number
+from longca.lab.studies.samples import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,10 +34,11 @@ MASK = ["mask", "mask_label", "setting", "detail"]  # columns that identify a ma
 def in_panel_order(data: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Rows in the order of panels: masks from dense to sparse, then settings."""
     order = {label: index for index, label in enumerate(mask_order(table))}
+    keys: dict[str, Callable[[str], Any]] = {"mask_label": order.__getitem__, "detail": by_numbers}
     return data.sort_values(
         ["mask_label", "detail", "method", *(["direction"] if "direction" in data else [])],
         kind="stable",
-        key=lambda column: column.map(order) if column.name == "mask_label" else column,
+        key=lambda column: column.map(keys[column.name]) if column.name in keys else column,
         ignore_index=True,
     )
 
@@ -182,7 +185,12 @@ def _draw_line(
 ) -> None:
     ok = line[line.status == "ok"]
     failed = line[line.status != "ok"]
-    style.line(ax, method, ok, x, dashed=dashed, joined=joined)
+    is_noisy = (ok.noise if "noise" in ok else ok.value * 0).to_numpy(float) > NOISY
+    if not joined or (~is_noisy).sum() < FEWEST_FOR_LINES:
+        is_noisy[:] = False
+    style.line(ax, method, ok[~is_noisy], x, dashed=dashed, joined=joined)
+    if is_noisy.any():  # a line through it would dip
+        style.line(ax, method, ok[is_noisy], x, dashed=dashed, joined=False)
     if len(failed):
         from matplotlib.transforms import ScaledTranslation
 

@@ -10,6 +10,8 @@ from longca.core import format_length
 from longca.lab.report.look.dot_rows import marked_rows, marks
 from longca.lab.report.panels import MASK, PANEL, draw_panels, in_panel_order
 from longca.lab.report.series import attention, labelled, points, rankable, rate_unit, short_labels
+from longca.lab.store.text import percent
+from longca.lab.studies.samples import NOISY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 
     from longca.lab.report.look.style import Style
 
+OFF_THE_LINE = (
+    f"A point off its line is noisy: the middle half of its times spans more than {percent(NOISY)} of their "
+    "median."
+)
 RATE = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high")
 
 

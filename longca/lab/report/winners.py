@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longca.core import format_length
+from longca.core import by_numbers, format_length
 from longca.lab.ranking import Standing, mean_standing
 from longca.lab.ranking.sentences import field_text, lead_text, other_protocol_text, relation_text
 from longca.lab.report.decide.cases import cases
@@ -81,7 +81,9 @@ def rankings(table: pd.DataFrame, kind: str = "kernel") -> list[Ranking]:
         sizes.setdefault(size, {})[key.mask_label, key.direction, key.seqlen] = case
     unit = rate_unit(max((case.first.rate for case in decided.standings.values()), default=0.0))
     result = []
-    for (setting, *size), of_size in sorted(sizes.items()):
+    for (setting, *size), of_size in sorted(
+        sizes.items(), key=lambda item: (by_numbers(str(item[0][0])), item[0])
+    ):
         ceilings = named[named.setting == setting].groupby("cell_id").ceiling_tflops.first().to_dict()
         chosen = at_largest(of_size)
         lengths = {seqlen for seqlen, case in chosen.values() if case.is_compared}

@@ -243,6 +243,9 @@ def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
         and "documents of prolong64k, 64K tokens" in said
     )
     assert "corpus prolong64k" in said.partition("Not given: ")[2] and "seeds 0 to 2" in said
+    assert "predicted in these alone" not in said, "all of them are predicted in all draws"
+    few = " ".join(run("-m", "causal_document", "-s", "12K", "-d", "bwd").stdout.split())
+    assert " 0/3 " in few and "one far behind in the first 3 is predicted in these alone." in few
     [row] = [
         line for line in done.stdout.splitlines() if line.startswith(" ring_allgather+band") and "/3 " in line
     ]
@@ -370,3 +373,12 @@ def test_masks_of_blocks_are_not_predicted_by_records_of_bands():
     mask = build_mask("block_sparse_uniform", seqlen="16K", block=128, density=0.5)
     advice = advise(mask, gpu="H100 SXM", kernels=["band"], **HEADS)
     assert any("band on it" in text for text in advice.assumptions)
+
+
+def test_what_lies_in_the_interval_of_the_first_is_tied_with_it():
+    """Head dim 192 is beyond records, so the interval of sdpa holds the time of flex, whose own interval is
+    narrow."""
+    advice = advise("causal", head_dim=192, direction="fwd", kernels=["sdpa", "flex", "naive"], **HEADS)
+    first, second, last = advice.options
+    assert first.prediction.seconds < second.mean_low_s < second.prediction.seconds < first.mean_high_s
+    assert second.tied and not last.tied and "a tie of 2" in advice.finding

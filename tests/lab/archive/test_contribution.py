@@ -112,5 +112,6 @@ def test_the_command_says_each_check_and_its_exit_code(
         "A/A",
         "duplicates",
     }
-    refused = longca("records", "check", tmp_path / "nothing.parquet")
-    assert refused.returncode == 2 and "There is no file" in refused.stderr
+    for name in ("nothing.parquet", "no-folder"):
+        refused = longca("records", "check", tmp_path / name)
+        assert refused.returncode == 2 and "There is no file" in refused.stderr

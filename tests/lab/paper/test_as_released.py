@@ -1,6 +1,7 @@
 """Rows "as released" beside the rows without the defect: which pairs there are, what they say, and that the
 page shows it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from longca.core.plugin import Registry
 from longca.lab.paper.analysis.as_released import effect, ordinal, pairs, rank_change
 from longca.lab.paper.build import build_paper, exhibits
 from longca.lab.paper.repairs import REPAIRS
+from longca.lab.report.look.style import Style
+from longca.lab.report.look.svg import draw
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import OutOfMemory, Unsupported
@@ -22,7 +25,13 @@ GPU = "NVIDIA H200"
 
 
 def made(
-    kernel: str, tflops: float = 400, outcome: Any = None, *, study: str = "as-released", **fields: Any
+    kernel: str,
+    tflops: float = 400,
+    outcome: Any = None,
+    *,
+    study: str = "as-released",
+    gpu: str = GPU,
+    **fields: Any,
 ) -> Record:
     content = {
         "kind": "kernel",
@@ -35,7 +44,7 @@ def made(
         "dtype": "bf16",
         "direction": "bwd",
     }
-    return record(Cell(**content | fields), outcome, tflops=tflops, gpu=GPU, study=study)
+    return record(Cell(**content | fields), outcome, tflops=tflops, gpu=gpu, study=study)
 
 
 def records() -> list[Record]:
@@ -175,3 +184,17 @@ def test_the_page_shows_pairs_and_says_at_each_defect_what_was_measured(
 
 def test_without_rows_as_released_there_is_no_exhibit() -> None:
     assert not len(pairs(derived([made("flex")])))
+
+
+def test_rows_of_one_length_on_two_gpus_have_names_of_their_own() -> None:
+    """A figure with two rows "8K bwd" under one mask would not say which is which."""
+    both = [
+        made(kernel, gpu=gpu)
+        for gpu in (GPU, "NVIDIA H100 80GB HBM3")
+        for kernel in ("as_released_flex", "flex")
+    ]
+    lone = [made(kernel, seqlen=1024) for kernel in ("as_released_flex", "flex")]
+    figure = Registry("paper_figure").load("as_released")
+    text = draw(figure, pairs(derived([*both, *lone])), Style(["flex"]))
+    names = re.findall(r">((?:1|8)K bwd[^<]*)<", text)
+    assert sorted(names) == ["1K bwd", "8K bwd H100", "8K bwd H200"]

@@ -6,6 +6,7 @@ from math import log
 import pytest
 
 from longca.lab.ranking import (
+    Lead,
     MeasuredPoint,
     Measurement,
     Resolution,
@@ -135,3 +136,11 @@ def test_without_a_known_device_the_widest_resolution_is_borrowed():
     assert lead.is_tie and "too few are known of two devices of one model (CPU)" in str(lead.resolution)
     models = compare(point("a", 1.0), point("b", 1.03, device="NVIDIA H200"))
     assert models.relation == "other model" and models.is_tie and GPU in str(models.resolution)
+
+
+def test_differences_have_no_digits_below_a_thousandth():
+    """0.0067 % would claim that two measurements agree so well."""
+    tied = compare(point("a", 1.0), point("b", 1.000067))
+    assert "(under 0.1 % ahead; " in lead_text(tied, "b") and "0.00" not in lead_text(tied, "b")
+    close = Lead(log(1.012), log(1.012) - 1e-5, 0.02, 0.001, tied.relation, tied.resolution)
+    assert lead_text(close, "b") == "1.2 % faster than b (0 to 3.2 %)"

@@ -379,3 +379,14 @@ def test_worst_errors_name_each_tensor_once():
 
 def test_rates_have_few_digits():
     assert rate_unit(0.06).text(0.0613) == "61.3 GFLOP/s" and rate_unit(600.0).span(5.0, 612.3) == "5.00–612"
+
+
+def test_settings_stand_in_the_order_of_their_numbers():
+    records = [
+        record(cell(kernel, num_q_heads=64, num_kv_heads=heads), tflops=speed)
+        for heads in (64, 8)
+        for kernel, speed in (("sdpa", 2.0), ("naive", 1.0))
+    ]
+    assert [ranking.setting for ranking in rankings(derived(records))] == ["64:8 heads", "64:64 heads"]
+    data = rates(records)
+    assert list(dict.fromkeys(data.detail)) == ["64:8 heads", "64:64 heads"]

@@ -74,8 +74,8 @@ def test_what_is_left_out_is_named(file: str):
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    ({"seqlen": "24K"}, "the nearest have 16K tokens. Ask for one of these; `longca advise -m causal -s 24K` "
-                        "predicts it"),
+    ({"seqlen": "24K"}, "bf16 · forward or backward: the nearest have 16K tokens. Ask for one of these; "
+                        "`longca advise -m causal -s 24K` predicts it"),
     ({"seqlen": "16K", "gpus": 4}, "`longca advise -m causal -s 16K -w 4` predicts it"),
     ({"seqlen": "16K", "gpu": "b200"}, "No record is of GPU 'b200': they are of NVIDIA H200. `longca advise "
                                        "--gpu 'B200'` predicts it"),

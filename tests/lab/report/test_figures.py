@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 
 from longca.core.plugin import Registry
+from longca.lab.report.content.drawn import Paper, drawn_figures
 from longca.lab.report.figures.cp_throughput import _by_tokens
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import draw, inline
+from longca.lab.report.rates import draw_rates
 from longca.lab.store.table import derived
 from tests.helpers.records import gpu_study, quick_study, record
 
@@ -282,6 +284,21 @@ def test_a_title_of_one_method_compares_nothing(name, quick):
     assert title.count(method) == 1 and "two or more" not in title and "only" not in figure.title(data)
 
 
+@pytest.mark.parametrize(
+    "name", ["throughput_forward", "throughput_backward", "sparse_throughput", "cp_throughput"]
+)
+def test_a_title_names_leaders_and_the_line_below_it_their_rivals(name, quick):
+    figure = Registry("figure").load(name)
+    data = figure.data(quick)
+    title, basis = figure.title(data), figure.basis(data)
+    assert (
+        " against " in basis and " against " not in title and "protocol" not in title and "up to" not in title
+    )
+    shown, _ = drawn_figures(quick, Paper(METHODS, {}, {}, frozenset(), None, False))
+    (drawn,) = [drawn for drawn in shown[figure.section] if drawn.name == name]
+    assert drawn.title == title and drawn.subtitle.endswith(f" · {basis}")
+
+
 @pytest.mark.parametrize("name", ["accuracy", "cp_ranks", "energy", "noise", "predicted_errors"])
 def test_dots_in_rows_are_drawn_for_narrow_windows_too(name, drawing):
     """With the same marks, on paper that needs no scrolling at 390 px, and the ids of both differ."""
@@ -315,4 +332,26 @@ def test_panels_move_in_narrow_windows(quick, drawing):
     assert len(panels) > len(moved) > 0 and own.narrow_size.width < own.narrow_size.full_width
     assert "--y" not in draw(figure, data, Style(METHODS)) and "shift" not in draw(
         figure, data, Style(METHODS)
+    )
+
+
+def test_a_noisy_point_stands_off_its_line():
+    """A line through it would show a dip that the next run does not have."""
+    lengths = (1024, 2048, 4096, 8192)
+    data = pd.DataFrame(
+        [
+            {"mask": "full", "detail": "", "method": "sdpa", "seqlen": seqlen, "value": 100.0, "low": 99.0,
+             "high": 101.0, "noise": 0.5 if seqlen == 4096 else 0.02, "status": "ok", "cell_ids": str(seqlen)}
+            for seqlen in lengths
+        ]
+    )  # fmt: skip
+    data.loc[data.seqlen == 4096, ["value", "low", "high"]] = (20.0, 15.0, 95.0)
+    canvas = draw_rates(data, Style(["sdpa"]))
+    (ax,) = [ax for ax in canvas.axes if ax.lines]
+    drawn = {tuple(line.get_xdata()): line.get_linestyle() for line in ax.lines}
+    assert drawn == {(1024, 2048, 8192): "-", (4096,): "None"}
+    few = data[data.seqlen > 1024]
+    (ax,) = [ax for ax in draw_rates(few, Style(["sdpa"])).axes if ax.lines]
+    assert [tuple(line.get_xdata()) for line in ax.lines] == [(2048, 4096, 8192)], (
+        "two steady ones make no line"
     )

@@ -10,7 +10,7 @@ from longca.lab.ranking import num_open, tallies
 from longca.lab.ranking.sentences import protocols_of, worst_text
 from longca.lab.report import standings_of
 from longca.lab.report.panels import MASK, in_panel_order
-from longca.lab.report.rates import draw_rates
+from longca.lab.report.rates import OFF_THE_LINE, draw_rates
 from longca.lab.store.text import plural
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Curves(PaperFigure):
         "Throughput over sequence length, 64 query and 8 KV heads where these were measured, head dimension "
         "128, bf16: higher is better. FLOPs count visible pairs only. Points are medians over all samples "
         "and seeds; bars reach from the first to the third quartile. A kernel that does not run a mask has "
-        "no line there."
+        f"no line there. {OFF_THE_LINE}"
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:

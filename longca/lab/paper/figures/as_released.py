@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
@@ -18,7 +19,7 @@ from longca.lab.paper.contract import PaperFigure
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.look import BAD, GROUND, INK, MUTED, NARROW_IN, POINTS, RULE, panel_tag
 from longca.lab.report.series import DIRECTIONS
-from longca.lab.store.text import number, percent, plural
+from longca.lab.store.text import number, percent, plural, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 ROW_IN = 0.2
 HEAD_IN = 0.42
 FOOT_IN = 0.6
-NAME_IN = 0.75
+NAME_IN = 1.1
 NOTE_IN = 1.5
 COLUMNS = 2
 LEGEND: Legend = [
@@ -177,16 +178,31 @@ def _panel(
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("TFLOP/s", color=MUTED[0], fontsize=8, labelpad=3)
     rows: list[Any] = list(data.itertuples())
+    names = _row_names(rows)
     ticks: dict[int, str] = {}
     for at, line in enumerate(lines):
         if isinstance(line, str):
             _beside(ax, at, 0, line, MUTED[0])
             continue
         row = rows[line]
-        ticks[at] = f"{format_length(int(row.seqlen))} {row.direction}"
+        ticks[at] = names[line]
         _dumbbell(ax, style, at, row, limits[0])
         _beside(ax, at, 1, _note(row), INK[0] if row.rank_changes else MUTED[0])
     ax.set_yticks(list(ticks), list(ticks.values()), color=INK[0])
+    ax.tick_params(axis="y", pad=8)  # beside the crosses at the edge
+
+
+def _row_names(rows: list[Any]) -> list[str]:
+    """Length and direction of each row: "8K fwd", with the device and the heads where a mask has several such
+    rows."""
+    names = [f"{format_length(int(row.seqlen))} {row.direction}" for row in rows]
+    for more in ([short_device(row.device) for row in rows], [row.heads for row in rows]):
+        count = Counter((row.mask_label, name) for row, name in zip(rows, names, strict=True))
+        names = [
+            f"{name} {text}" if count[row.mask_label, name] > 1 else name
+            for row, name, text in zip(rows, names, more, strict=True)
+        ]
+    return names
 
 
 def _beside(ax: Axes, at: int, edge: int, text: str, colour: str) -> None:

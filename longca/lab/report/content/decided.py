@@ -17,7 +17,7 @@ from longca.lab.studies.samples import NOISY
 if TYPE_CHECKING:
     from longca.lab.report.series import Unit
 
-LONE = '"only": no other method ran that mask, so it does not count.'
+LONE = "“only”: no other method ran that mask, so it does not count."
 OF_RANKS = "Rates are of one rank; a call lasts as long as its slowest rank."
 REPEATS = (
     "Rows “paper compat” show a mask again, in the definition of LongCA-bench's released code; not every "

@@ -133,7 +133,7 @@ def _draw(figure: Figure, table: pd.DataFrame, outcomes: Outcomes, short: str, p
         figure.name,
         figure.label,
         title,
-        f"{devices} · {number_of}",
+        " · ".join(filter(None, (devices, number_of, figure.basis(data)))),
         figure.caption,
         drawing,
         blanks=outcomes.blanks(data),

@@ -362,8 +362,10 @@ def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str, gpu:
         if question.deterministic
         else f"`{advise_command(question, direction, gpu)}` predicts it, `longca run` measures it"
     )
+    both = direction == "both" and question.direction == "fwd"
+    setting = str(question).replace(" · forward", " · forward or backward" if both else " · forward")
     return UserError(
-        f"No record has {question}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted
+        f"No record has {setting}", why=why, todo=f"Ask for one of these; {predicted}" if near else predicted
     )
 
 

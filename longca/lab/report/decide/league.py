@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from longca.core import FIXED_ORDER, UserError, format_length
+from longca.core import FIXED_ORDER, UserError, by_numbers, format_length
 from longca.lab.ranking import compare
 from longca.lab.ranking.sentences import finding_text
 from longca.lab.report.decide.cases import CaseKey, cases
@@ -99,7 +99,7 @@ def league(table: pd.DataFrame, unit: Unit) -> League | None:
         for device, of_device in of_devices.items()
         for sentence in _findings(of_device, open_cases, device if len(of_devices) > 1 else "")
     ]
-    return League(findings, methods, sorted(tables.items()))
+    return League(findings, methods, sorted(tables.items(), key=lambda item: by_numbers(item[0])))
 
 
 def _methods(standings: Standings) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core import format_length
+from longca.lab.ranking.sentences import basis_text
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import leaders_text, standings_of
-from longca.lab.report.rates import draw_rates, rate_points
+from longca.lab.report.rates import OFF_THE_LINE, draw_rates, rate_points
 from longca.lab.report.series import join, rate_unit
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from longca.lab.report.look.style import Style
+
+CASE = ("mask_label", "setting", "direction", "world", "seqlen")
 
 
 class ContextParallelThroughput(Figure):
@@ -25,7 +28,7 @@ class ContextParallelThroughput(Figure):
         "long as its slowest rank. The horizontal axis is the number of ranks, at constant tokens per rank, "
         "if several numbers were measured; otherwise it is the total sequence length. Solid lines and filled "
         "marks are forward, dashed lines and hollow marks backward; bars extend from the first to the third "
-        "quartile."
+        f"quartile. {OFF_THE_LINE}"
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -35,14 +38,18 @@ class ContextParallelThroughput(Figure):
         best = data.loc[data.value.idxmax()] if data.value.notna().any() else None
         if best is None:
             return "Context parallelism: nothing could be timed"
-        standings = standings_of(data, ["mask_label", "setting", "direction", "world", "seqlen"])
+        standings = standings_of(data, CASE)
         if not any(case.is_compared for case in standings.values()):
             rate = rate_unit(best.value).text(best.value)
             return (
                 f"Context parallelism: {best.method} reaches up to {rate} for each of {best.world} "
                 f"ranks; no other ran the same cells"
             )
-        return f"Context parallelism: {leaders_text(standings, 'case of mask, ranks, length and direction')}"
+        return f"Context parallelism: {leaders_text(standings, 'case')}"
+
+    def basis(self, data: pd.DataFrame) -> str:
+        basis = basis_text(standings_of(data, CASE))
+        return f"a case is a mask, ranks, a length and a direction; {basis}" if basis else ""
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         if data.world.nunique() > 1:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import at_largest, leaders_text, place_text, standings_of
-from longca.lab.report.rates import RATE, draw_rates
+from longca.lab.report.rates import OFF_THE_LINE, RATE, draw_rates
 from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points, rankable
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Canvas
 
+    from longca.lab.ranking import Standing
     from longca.lab.report.look.style import Style
 
 
@@ -23,7 +24,8 @@ class SparseThroughput(Figure):
     caption = (
         "Throughput of the visible blocks over their share, at the longest of the lengths with the most "
         "densities: higher is better. The throughput of a kernel that computes every block falls in "
-        "proportion to the density. Points are medians, bars extend from the first to the third quartile."
+        "proportion to the density. Points are medians, bars extend from the first to the third quartile. "
+        f"{OFF_THE_LINE}"
     )
 
     def data(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -50,11 +52,11 @@ class SparseThroughput(Figure):
         )
 
     def title(self, data: pd.DataFrame) -> str:
-        chosen = at_largest(standings_of(data, ["mask", "detail", "density"]))
         at = f" at {format_length(int(data.seqlen.iloc[0]))}" if data.seqlen.nunique() == 1 else ""
-        judged = {key: case for key, (_, case) in chosen.items()}
-        leaders = leaders_text(judged, "panel")
-        return f"Block-sparse{at}: {leaders}{place_text(judged, 'highest density')}"
+        return f"Block-sparse{at}: {leaders_text(_judged(data), 'panel')}"
+
+    def basis(self, data: pd.DataFrame) -> str:
+        return place_text(_judged(data), "highest density")
 
     def draw(self, data: pd.DataFrame, style: Style) -> Canvas:
         return draw_rates(
@@ -65,6 +67,11 @@ class SparseThroughput(Figure):
             x_log=False,
             per_row=4,
         )
+
+
+def _judged(data: pd.DataFrame) -> dict[tuple[Any, ...], Standing]:
+    chosen = at_largest(standings_of(data, ["mask", "detail", "density"]))
+    return {key: case for key, (_, case) in chosen.items()}
 
 
 def _at_its_length(tried: pd.DataFrame) -> pd.DataFrame:
