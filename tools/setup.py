@@ -247,13 +247,15 @@ def install(what: str, size: str, *arguments: str) -> dict:
     pip("install", "--require-hashes", "--no-deps", "--report", str(report), *arguments)
     say(f"  {megabytes() - before} MB on disk, in {duration(time.monotonic() - start)}")
     entries = json.loads(report.read_text(encoding="utf-8"))["install"] if report.exists() else []
-    return {
-        entry["metadata"]["name"]: entry["download_info"]
-        .get("archive_info", {})
-        .get("hashes", {})
-        .get("sha256")
-        for entry in entries
-    }
+    return {entry["metadata"]["name"]: _sha256(entry["download_info"]) for entry in entries}
+
+
+def _sha256(download: dict) -> str | None:
+    """The digest of a file that pip has installed, by its report; None for what has none."""
+    archive = download.get("archive_info", {})
+    # pip before 23.1, as Debian 12's, has one hash by another name
+    name, _, digest = archive.get("hash", "").partition("=")
+    return archive.get("hashes", {}).get("sha256") or (digest if name == "sha256" else None)
 
 
 def megabytes() -> int:

@@ -31,10 +31,10 @@ from longca.lab.report.look.masks import mask_drawings
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.report.rows import merged_json, on_page, rows_json, with_anchors
 from longca.lab.report.series import labelled, mask_order, rate_unit
-from longca.lab.store import RecordTable, UnusableFile, replace_file
+from longca.lab.store import EXPORTED, RecordTable, UnusableFile, replace_file
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.environments import Environments, image_lists, own_lists, summary_of
-from longca.lab.store.export import EXPORTED, export_files
+from longca.lab.store.export import export_files
 from longca.lab.store.table import frame, to_report
 from longca.lab.studies import Record
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         file_sha256,
         transfer,
     )
-    from longca.lab.store.files import replace_file, require_folder
+    from longca.lab.store.files import EXPORTED, replace_file, require_folder
     from longca.lab.store.lock import lock_folder
     from longca.lab.store.rows.load import LoadedRows, load_rows
     from longca.lab.store.rows.record_table import RecordTable, TensorError, environments_of
@@ -30,6 +30,7 @@ else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
+    "EXPORTED",
     "PAGE",
     "PAPER",
     "PARTIAL",

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 LINES_AT_A_TIME = 1_000
 ROWS_OF_GROUP = 20_000
-EXPORTED = ("records.parquet", "records.csv", "records.json")
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """text with these prefixes is a formula in a spreadsheet, which may start programs or send cells to others"""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")

@@ -14,6 +14,8 @@ from typing import BinaryIO
 
 from longca.core import UserError
 
+EXPORTED = ("records.parquet", "records.csv", "records.json")
+"""tables of all records, beside a page"""
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
 # of folders, on some network file systems
 CANNOT_SYNC = errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES

@@ -164,7 +164,7 @@ class Accuracy(Frozen):
     worst_part: Errors = Field(default={}, exclude_if=_is_empty)
     """largest ratio of the error of one head, one column or 64 rows to what is allowed there, wrong above 1;
     empty in older records"""
-    worst_part_of: dict[str, Line] = Field(default={}, exclude_if=_is_empty)
+    worst_part_of: Lines = Field(default={}, exclude_if=_is_empty)
     """that part of each tensor: "rows 64 to 127 of head 3" """
     empty_rows_ok: bool | None = None
     """True if rows without keys gave out 0, LSE −∞ and gradients 0; None if the mask has no such rows"""

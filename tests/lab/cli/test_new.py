@@ -87,7 +87,7 @@ def test_a_figure_keeps_its_contract(made):
     quick = derived([entry for entry in quick_study() if entry.cell.mask == "causal"])
     figure = Registry("figure").load(name)
     assert "ms (causal" in figure.title(figure.data(quick)), "a claim has a number"
-    of_figures.test_each_mark_on_the_page_leads_to_its_records(name, quick)
+    of_figures.test_each_mark_on_the_page_leads_to_its_records(name, quick, of_figures.drawings_of(quick))
     of_figures.test_it_takes_a_study_without_its_data_and_one_of_a_single_cell(name)
 
 

@@ -29,5 +29,7 @@ def few_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without figures, which take most of a page's time, for tests of its other parts."""
     monkeypatch.setattr(
-        building, "drawn_figures", lambda table, paper: (defaultdict(list), with_shared_styles([]))
+        building,
+        "drawn_figures",
+        lambda table, paper, beside: (defaultdict(list), with_shared_styles([]), [work() for work in beside]),
     )

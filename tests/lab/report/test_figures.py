@@ -48,6 +48,10 @@ def quick(request):
 
 @pytest.fixture(scope="module")
 def drawing(quick):
+    return drawings_of(quick)
+
+
+def drawings_of(quick):
     """A figure's name → its drawing on the page, with a title that must be escaped; each is made once."""
     rows = {cell: row for row, cell in enumerate(quick.cell_id)}
     style = Style(METHODS, on_page=True, pictures=frozenset(["full"]))
@@ -294,7 +298,7 @@ def test_a_title_names_leaders_and_the_line_below_it_their_rivals(name, quick):
     assert (
         " against " in basis and " against " not in title and "protocol" not in title and "up to" not in title
     )
-    shown, _ = drawn_figures(quick, Paper(METHODS, {}, {}, frozenset(), None, False))
+    shown, _, _ = drawn_figures(quick, Paper(METHODS, {}, {}, frozenset(), None, False))
     (drawn,) = [drawn for drawn in shown[figure.section] if drawn.name == name]
     assert drawn.title == title and drawn.subtitle.endswith(f" · {basis}")
 

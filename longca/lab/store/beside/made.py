@@ -17,8 +17,7 @@ from longca.core.reading import JsonError, read_json
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore
-from longca.lab.store.export import EXPORTED
-from longca.lab.store.files import replace_file
+from longca.lab.store.files import EXPORTED, replace_file
 from longca.lab.store.index import cell_facts
 
 PAGE = "report.html"
