@@ -55,6 +55,7 @@ class TimedCalls:
         self._chosen: list[tuple[int, list[PartResult], Tensors]] = []
         self._scaled: list[tuple[int, list[PartResult], Tensors]] = []
         self._num_timed = 0
+        self._num_scaled = 0
         self.number = 0
         """of the last call"""
 
@@ -81,12 +82,16 @@ class TimedCalls:
 
     def keep_scaled(self, factor: float) -> None:
         """Keep what will be judged of a call with scaled inputs, as if they were not: its result, but for the
-        LSE, is `factor` times as large."""
+        LSE, is `factor` times as large. Of many such calls two are kept."""
+        self._num_scaled += 1
+        # the first, and by chance one of all others: there are many where the machine is busy
+        if self._num_scaled > 2 and self._chance.randrange(self._num_scaled - 1):
+            return
         tensors = self._tensors(self._result)
         parts = self._cut(self.number, tensors)
         for part in parts:
             part |= {name: x / factor for name, x in part.items() if name != "lse"}
-        self._scaled.append((self.number, parts, finite(tensors)))
+        self._scaled = [*self._scaled[:1], (self.number, parts, finite(tensors))]
 
     def tensors(self) -> Tensors:
         """The tensors of the last call's result, by name."""
