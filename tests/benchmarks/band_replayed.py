@@ -69,7 +69,8 @@ class Handed:
             return tuple(map(self._plain, arg))
         if hasattr(arg, "data_ptr"):
             return self._plain(arg.data_ptr())
-        if isinstance(arg, int) and arg > 1 << 32:  # an address: nothing else is as large
+        # an address: nothing else is as large, and an interpreter at a fixed place has its heap above 4 MiB
+        if isinstance(arg, int) and arg > 1 << 22:
             return self._place_of(arg)
         return None if type(arg).__name__ in NOT_HANDED_ON else arg
 
