@@ -250,7 +250,7 @@ def install(what: str, size: str, *arguments: str) -> dict:
     return {entry["metadata"]["name"]: _sha256(entry["download_info"]) for entry in entries}
 
 
-def _sha256(download: dict) -> str | None:
+def _sha256(download: dict) -> "str | None":
     """The digest of a file that pip has installed, by its report; None for what has none."""
     archive = download.get("archive_info", {})
     # pip before 23.1, as Debian 12's, has one hash by another name
