@@ -86,7 +86,8 @@ def built(folder: Path) -> Path:
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
     [archive] = source.glob("longca-*.tar.gz")
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and later
+        packed.extractall(folder)
     command = [
         sys.executable,
         "-m",

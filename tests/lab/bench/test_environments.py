@@ -14,6 +14,13 @@ from longca.lab.store.export import export
 from longca.lab.store.load import load
 from longca.lab.studies.config import Config
 from longca.lab.studies.facts.drawn import MOST_LENGTHS, DrawnLengths
+from longca.lab.studies.facts.inventory import (
+    Distribution,
+    Installation,
+    listing_content,
+    listing_digest,
+    read_listing,
+)
 from longca.lab.studies.grid import Grid, Measure
 from longca.lab.studies.study import Study
 from tests.lab.store.test_environments import INSTALLED, LOADED, environment, listings
@@ -72,6 +79,19 @@ def test_records_of_a_run_name_software_that_is_listed_beside_them(tmp_path: Pat
     row = load(tmp_path / "records.json")
     taken = [record.environment for record in loaded.records]
     assert row.environments.contents(taken) == loaded.environments.contents(taken)
+
+
+def test_a_distribution_without_a_record_of_its_files_is_listed():
+    """An old pip leaves such where it builds a package without wheels."""
+    listing = Installation(
+        python="CPython 3.11.2",
+        machine="x86_64",
+        kernel="Linux 6",
+        libc="glibc 2.36",
+        distributions=(Distribution(name="legacy", version="1", record=None),),
+    )
+    content = listing_content(listing)
+    assert read_listing(listing_digest(content), content) == listing
 
 
 def answer(**changes: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Distribution(Frozen):
 
     name: Word
     version: Word
-    record: Sha256 | None
+    record: Sha256 | None = None
     """hash of its RECORD: paths and hashes of its files, without scripts, bytecode and files of the
     installer; None without RECORD"""
 
