@@ -33,13 +33,14 @@ def command(
 
     show_step("reading the records", logged=False)
     folders = [path for path in places_of_runs(runs or [], results) if path.is_dir()]
-    digest = records_digest(folders[0]) if len(folders) == 1 else ""
+    is_of_study = len(folders) == 1 and (out / "index.html").resolve() == (folders[0] / PAPER).resolve()
+    digest = records_digest(folders[0]) if is_of_study else ""
     loaded = open_runs(runs or [], results)
     page = build_paper(
         loaded.all_records, loaded.problems, out, environments=loaded.environments, progress=show_step
     )
     show_step("")
-    if digest and page.resolve() == (folders[0] / PAPER).resolve():
+    if is_of_study:
         note_made(folders[0], "paper", digest)
     print(page)
     if out == REPORTS / "paper":

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
         TransferError,
         WrongDigest,
         fetch_file,
-        file_sha256,
         transfer,
     )
-    from longca.lab.store.files import EXPORTED, replace_file, require_folder
+    from longca.lab.store.files import EXPORTED, file_sha256, replace_file, require_folder
     from longca.lab.store.lock import lock_folder
     from longca.lab.store.rows.load import LoadedRows, load_rows
     from longca.lab.store.rows.record_table import RecordTable, TensorError, environments_of

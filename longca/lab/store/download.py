@@ -5,7 +5,6 @@ A transfer that was cut off is resumed, where the server knows how to.
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import urllib.error
 import urllib.request
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from longca.core import VERSION
+from longca.lab.store.files import file_sha256
 from longca.lab.store.text import format_bytes
 
 TIMEOUT = 30  # seconds without a byte
@@ -32,12 +32,6 @@ class RefusedTransfer(TransferError):
 
 class WrongDigest(ValueError):
     """A file that came has another SHA-256, which is the text of this error. It is removed."""
-
-
-def file_sha256(path: Path) -> str:
-    """The digest of a file. Raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fetch_file(url: str, target: Path, digest: str, report: Callable[[str], None] | None = None) -> None:

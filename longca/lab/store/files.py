@@ -5,6 +5,7 @@ import errno
 import fcntl
 import filecmp
 import glob
+import hashlib
 import os
 import secrets
 import tempfile
@@ -19,6 +20,12 @@ EXPORTED = ("records.parquet", "records.csv", "records.json")
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
 # of folders, on some network file systems
 CANNOT_SYNC = errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES
+
+
+def file_sha256(path: Path) -> str:
+    """The digest of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(

@@ -63,7 +63,7 @@ class Results:
             note_made(self.folder, name, digest)
 
     def behind(self) -> set[str]:
-        """What will be made again, which is older than its additional input then."""
+        """The outputs that will be made again: each is older than its additional input."""
         told = set[str]()
         for marker in self.stamps.glob(f"*{BEHIND}"):
             name = marker.name.removesuffix(BEHIND)

@@ -85,7 +85,7 @@ class TimedCalls:
         LSE, is `factor` times as large. Of many such calls two are kept."""
         self._num_scaled += 1
         # the first, and by chance one of all others: there are many where the machine is busy
-        if self._num_scaled > 2 and self._chance.randrange(self._num_scaled - 1):
+        if self._num_scaled > 1 and self._slot(self._num_scaled - 1, 1) is None:
             return
         tensors = self._tensors(self._result)
         parts = self._cut(self.number, tensors)
@@ -113,10 +113,14 @@ class TimedCalls:
         """The slot of this call in a reservoir sample, which keeps each call with equal probability; None if
         it is not kept."""
         self._num_timed += 1
-        if self._num_timed <= NUM_JUDGED:
-            return self._num_timed - 1
-        index = self._chance.randrange(self._num_timed)
-        return index if index < NUM_JUDGED else None
+        return self._slot(self._num_timed, NUM_JUDGED)
+
+    def _slot(self, number: int, size: int) -> int | None:
+        """The slot, of `size`, of the item with this number, counted from 1, in a reservoir sample."""
+        if number <= size:
+            return number - 1
+        index = self._chance.randrange(number)
+        return index if index < size else None
 
     def _keep(self) -> None:
         index = self.choose()

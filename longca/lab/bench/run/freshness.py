@@ -142,7 +142,7 @@ def refresh(
             stamp(facts, facts.keys() - set(chain(*ids.values()))),
             all(path.is_file() for path in wanted),
         )
-    _tell_behind(stamps)
+    _tell_behind(stamps, facts)
 
 
 def due_cells(
@@ -246,7 +246,7 @@ def _tell_rest(path: Path, others: bytes, is_whole: bool) -> None:
         replace_file(path, b"".join([others, *missing]))
 
 
-def _tell_behind(stamps: Path) -> None:
+def _tell_behind(stamps: Path, facts: Mapping[str, CellFacts]) -> None:
     """Have tables and pages made again that are not of the records of now, or not as they were made.
 
     What is there is kept until then: only its time is set back, and its additional input changes.
@@ -259,7 +259,7 @@ def _tell_behind(stamps: Path) -> None:
     there["tables"] = there["tables"] or there["page"]  # a page without its tables
     if not any(there.values()):
         return
-    records = records_digest(folder)
+    records = records_digest(folder, facts)
     for name, paths in there.items():
         is_told = (stamps / f"{name}{BEHIND}").exists() and all(
             path.stat().st_mtime_ns == OLDEST_NS for path in paths

@@ -1,4 +1,4 @@
-"""What the tables and pages of a study were made of: digests of all records at that time, and of the files.
+"""Notes on the tables and pages of a study: digests of all records that they were made of, and of the files.
 
 The times of files do not say it. A clock is set back, files are touched or copied, and an earlier page is
 restored from a backup.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from longca.core.reading import JsonError, read_json
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore
-from longca.lab.store.files import EXPORTED, replace_file
-from longca.lab.store.index import cell_facts
+from longca.lab.store.files import EXPORTED, file_sha256, replace_file
+from longca.lab.store.index import CellFacts, cell_facts
 
 PAGE = "report.html"
 PAPER = "paper/index.html"
@@ -26,9 +26,14 @@ MADE = {"tables": EXPORTED, "page": (PAGE, "figures"), "paper": (PAPER,)}
 """name → files and folders in a study's folder of results"""
 
 
-def records_digest(folder: Path) -> str:
-    """The digest of all valid records in a study's folder of results: cells, play-offs and repeats."""
-    facts, _ = cell_facts(CellStore(folder))
+def records_digest(folder: Path, facts: Mapping[str, CellFacts] | None = None) -> str:
+    """The digest of all valid records in a study's folder of results: cells, play-offs and repeats.
+
+    Args:
+        facts: of its cells, by id, where they are known already.
+    """
+    if facts is None:
+        facts, _ = cell_facts(CellStore(folder))
     content = hashlib.sha256()
     for cell_id in sorted(facts):
         content.update(f"{cell_id} {facts[cell_id].digest}\n".encode())
@@ -53,7 +58,9 @@ def is_made_of(folder: Path, name: str, records: str) -> bool:
     """True if these files are there as they were made, from records with this digest."""
     try:
         note = read_json(_note(folder, name).read_bytes())
-    except (OSError, JsonError):
+        if note["records"] != records:  # then no file need be read
+            return False
+    except (OSError, JsonError, KeyError, TypeError):
         return False
     return note == {"records": records, "files": _digests(folder, MADE[name])}
 
@@ -70,9 +77,4 @@ def _digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
         for path in ([folder / name] if (folder / name).is_file() else sorted((folder / name).rglob("*")))
         if path.is_file() and not path.name.startswith(".")
     ]
-    return {path.relative_to(folder).as_posix(): _sha256(path) for path in paths}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from longca.core import PACKAGE_ROOT, Hardware
 from longca.lab.store.columns import COLUMNS, Column
+from longca.lab.store.files import file_sha256
 from longca.lab.store.view import View
 from longca.lab.studies import Record
 
@@ -75,8 +75,7 @@ def is_verified(path: Path) -> bool:
     if not path.is_file():  # a pipe would wait for a writer
         return False
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() in _verified()
+        return file_sha256(path) in _verified()
     except OSError:
         return False
 

@@ -20,7 +20,7 @@ from longca.lab.bench.check.timed_calls import TimedCalls
 from longca.lab.studies.record import Samples
 
 FACTORS = (-1.0, 2.0, -2.0, 4.0, -4.0)
-"""exact in every dtype, and exactly undone; one for each call"""
+"""exact in every dtype, and exactly undone; taken in turn"""
 MOST_RATIO = 2.0
 LEAST_ROUNDS = 4
 # A scheduler may interrupt each of a few short calls: under load four of four were once ten times as long.
