@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RECORDS = ROOT / "reports/h200/kv-cache.parquet"
 PAGE = ROOT / "docs/guide/kv-cache.md"
-KERNELS = ("band", "fa3", "fa4", "fa2", "sdpa")
+KERNELS = ("band", "fa3", "fa4", "cudnn_flex", "flex_flash", "flex", "fa2", "sdpa")
 CASES = (  # (mask, tokens, new tokens)
     ("causal", 8192, 1024),
     ("causal", 131072, 1024),
@@ -58,8 +58,8 @@ def block(rates: pd.DataFrame) -> str:
         f"tokens depend on the kernel most: `{tree.index[-1]}` reaches {tree.iloc[-1]:.0f} TFLOP/s there, "
         f"`{tree.index[-2]}` {tree.iloc[-2]:.0f}.**",
         "",
-        "TFLOP/s forward, 64:8 heads, head dim 128, bf16. Empty: the kernel does not run the mask, or was "
-        "not asked.",
+        "TFLOP/s forward, 64:8 heads, head dim 128, bf16. Empty: the kernel does not run the "
+        "mask, or was not asked.",
         "",
         f"| mask | tokens | new | {' | '.join(KERNELS)} |",
         f"| --- | ---: | ---: |{' ---: |' * len(KERNELS)}",
