@@ -14,8 +14,10 @@ grids:
      dtype: fp32}
 """  # noqa: E501
 
+# one repeat: of cells of 22 s four would not fit into the two minutes of a second attempt
 ACCIDENTS = """
 title: accidents
+repeats: {least: 1}
 measure: {warmup: 0, warm_seconds: 0, repeats: 3, precision: 0, max_seconds: 1, timeout_s: 300}
 grids:
   - {kernel: [naive, slow], mask: [full, causal, prefix_lm, causal_document], seqlen: 64, heads: "2:1", head_dim: 16, dtype: fp32,
