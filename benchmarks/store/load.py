@@ -48,7 +48,8 @@ GIB = 1.0  # of memory, for each command
 COMMANDS = (
     Asked("status", "after a copy: all is read", None, GIB),
     Asked("status", "", 1.0, GIB),
-    Asked("run", "with nothing to do", 3.0, GIB),
+    Asked("run", "with nothing to do, which is found out", None, GIB),
+    Asked("run", "with nothing to do, as before", 3.0, GIB),
     Asked("export", "after a copy: all is read", None, GIB),
     Asked("export", "", 15.0, GIB),
     Asked("report", "", 30.0, GIB),

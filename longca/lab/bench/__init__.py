@@ -6,12 +6,13 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.lab.bench.measure.environment import num_cores
+    from longca.lab.bench.measure.nvml import visible_gpus
     from longca.lab.bench.plan.machine import Machine, gpu_machine, this_machine
     from longca.lab.bench.plan.predict import EFFICIENCY, Prediction, Predictor, playoff_hours
     from longca.lab.bench.plan.shards import shards, shards_of_one_machine
     from longca.lab.bench.probe.profile import ProbeResult, networks_of
     from longca.lab.bench.probe.start import run_on_ranks
-    from longca.lab.bench.run.freshness import write_playoff_stamp, write_stamp
+    from longca.lab.bench.run.freshness import local_device, package_stamps, write_playoff_stamp, write_stamp
     from longca.lab.bench.run.overview import failures, finding, outcome_table, rate_tables
     from longca.lab.bench.run.own_file import OwnFileResult, OwnFileRun, compare_own_file
     from longca.lab.bench.run.players import count_playoffs
@@ -39,9 +40,11 @@ __all__ = [
     "find_task",
     "finding",
     "gpu_machine",
+    "local_device",
     "networks_of",
     "num_cores",
     "outcome_table",
+    "package_stamps",
     "playoff_hours",
     "rate_tables",
     "run_cells",
@@ -50,6 +53,7 @@ __all__ = [
     "shards",
     "shards_of_one_machine",
     "this_machine",
+    "visible_gpus",
     "write_playoff_stamp",
     "write_stamp",
 ]

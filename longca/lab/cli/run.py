@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,25 +22,26 @@ from longca.lab.cli.options import (
     StudyName,
     WorldFilter,
     announce_results,
+    line_width,
     open_study,
     print_json,
-    print_table,
     print_text,
     selection,
 )
+from longca.lab.cli.run_end import RunEnd, end_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from longca.lab.bench import Summary
     from longca.lab.store import Known
-    from longca.lab.studies import Cell, Study
+    from longca.lab.studies import Cell, Config, Selection, Study
 
 MEASURED_BADLY = ("disturbed", "drifting", "noisy")  # what `--retry` takes beside a status
-MOST_FAILURES = 5  # named at the end; each has its line above
 
 
 def command(
+    context: typer.Context,
     study: StudyName = None,
     kernel: KernelFilter = "",
     strategy: StrategyFilter = "",
@@ -117,8 +119,8 @@ def command(
     with a broken plug-in.
     """
     from longca.core import UserError, unknown
-    from longca.lab.bench import find_task, run_cells, shards, shards_of_one_machine
-    from longca.lab.studies import STATUSES, loadable
+    from longca.lab.bench import find_task, run_cells
+    from longca.lab.studies import STATUSES
 
     config, chosen, folder = open_study(
         study,
@@ -134,58 +136,54 @@ def command(
 
         serve(task, folder)
         return
-    cells = chosen.cells()
-    broken = []
-    if shard:
-        cells, broken = loadable(cells)  # as the workflow does, before it divides them
-        by_name = {
-            piece.name: piece
-            for piece in (
-                *shards(cells, config.shard_minutes, measure=chosen.measure_of),
-                *shards_of_one_machine(cells, measure=chosen.measure_of),
-            )
-        }
-        if shard not in by_name:
-            raise unknown("shard", shard, by_name)
-        cells = list(by_name[shard].cells)
-    cells = asked = selection(
-        kernel, strategy, mask, direction, seqlen, world, seed, heads, new_tokens
-    ).apply(cells)
+    filters = selection(kernel, strategy, mask, direction, seqlen, world, seed, heads, new_tokens)
     statuses = frozenset(part.strip() for part in retry.split(",") if part.strip())
     for status in statuses - {*STATUSES, *MEASURED_BADLY}:
         raise unknown("status", status, (*STATUSES, *MEASURED_BADLY))
-    elsewhere = None if known is None else _known(cells, known, chosen, statuses)
-    if elsewhere:
-        cells = [cell for cell in cells if cell.cell_id not in elsewhere.facts]
-    if not shard:
-        cells, broken = loadable(cells)
-    broken = [*chosen.left_out, *broken]
-    is_incomplete = expect_cells is not None and len(cells) != expect_cells
-    if is_incomplete:
-        print_text(f"{len(cells)} of {expect_cells} cells can be measured here")
-    announce_results(folder, results)
     if playoff_only and not playoff:
         raise UserError("--playoff-only and --no-playoff exclude each other", todo="Give one of them")
-    summary = run_cells(
-        chosen,
-        cells,
-        config,
-        retry=statuses,
-        force=force,
-        part=shard or None,
-        log=log,
-        task=task,
-        playoffs="only" if playoff_only else "after" if playoff else "none",
-        repeats=repeats and not playoff_only,
-        elsewhere=elsewhere,
-    )
+    announce_results(folder, results)
+
+    def measure(choice: _Choice) -> Summary:
+        return run_cells(
+            chosen,
+            choice.cells,
+            config,
+            retry=statuses,
+            force=force,
+            part=shard or None,
+            log=log,
+            task=task,
+            playoffs="only" if playoff_only else "after" if playoff else "none",
+            repeats=repeats and not playoff_only,
+            elsewhere=choice.elsewhere,
+        )
+
+    name = (study or chosen.name) + (f" --results {results}" if results else "")
+    if not (as_json or shard or known or force or log or stamp or expect_cells is not None or task):
+        choices: list[_Choice] = []
+
+        def run() -> tuple[Summary, bool]:
+            choices.append(_choose(chosen, config, filters))
+            return measure(choices[0]), not choices[0].broken
+
+        end = end_of_run(chosen, config, folder, context.params, run)
+        end.show(name)
+        if (end.is_failure or any(choice.broken for choice in choices)) and not exit_zero:
+            raise typer.Exit(1)
+        return
+    choice = _choose(chosen, config, filters, shard, known, statuses)
+    is_incomplete = expect_cells is not None and len(choice.cells) != expect_cells
+    if is_incomplete:
+        print_text(f"{len(choice.cells)} of {expect_cells} cells can be measured here")
+    summary = measure(choice)
     if stamp is not None:
         from longca.lab.bench import write_playoff_stamp, write_stamp
 
         if playoff_only:
             write_playoff_stamp(stamp, folder)
         else:
-            write_stamp(stamp, folder, asked, chosen if playoff else None)
+            write_stamp(stamp, folder, choice.asked, chosen if playoff else None)
     if as_json:
         print_json(
             {
@@ -193,7 +191,7 @@ def command(
                 "run_id": summary.run_id,
                 "folder": str(folder),
                 "logs": str(summary.logs),
-                "left_out": broken,
+                "left_out": choice.broken,
                 "counts": summary.counts,
                 "num_measured": summary.num_measured,
                 "num_kept": summary.num_kept,
@@ -204,13 +202,57 @@ def command(
             }
         )
     else:
-        _print_end(
-            summary,
-            (study or chosen.name) + (f" --results {results}" if results else ""),
-            has_page=stamp is not None,
-        )
-    if is_incomplete or ((summary.num_failed or broken) and not exit_zero):
+        RunEnd.of(summary, line_width()).show(name, has_page=stamp is not None)
+    if is_incomplete or ((summary.num_failed or choice.broken) and not exit_zero):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The cells of a run."""
+
+    asked: list[Cell]
+    """by the options"""
+    cells: list[Cell]
+    """those of them that can be measured, and are not known from files"""
+    broken: list[str]
+    """why plug-ins are left out"""
+    elsewhere: Known | None
+    """what is known from files"""
+
+
+def _choose(
+    study: Study,
+    config: Config,
+    filters: Selection,
+    shard: str = "",
+    known: Sequence[Path] | None = None,
+    retried: frozenset[str] = frozenset(),
+) -> _Choice:
+    from longca.core import unknown
+    from longca.lab.bench import shards, shards_of_one_machine
+    from longca.lab.studies import loadable
+
+    cells, broken = study.cells(), list[str]()
+    if shard:
+        cells, broken = loadable(cells)  # as the workflow does, before it divides them
+        by_name = {
+            piece.name: piece
+            for piece in (
+                *shards(cells, config.shard_minutes, measure=study.measure_of),
+                *shards_of_one_machine(cells, measure=study.measure_of),
+            )
+        }
+        if shard not in by_name:
+            raise unknown("shard", shard, by_name)
+        cells = list(by_name[shard].cells)
+    cells = asked = filters.apply(cells)
+    elsewhere = None if known is None else _known(cells, known, study, retried)
+    if elsewhere:
+        cells = [cell for cell in cells if cell.cell_id not in elsewhere.facts]
+    if not shard:
+        cells, broken = loadable(cells)
+    return _Choice(asked, cells, [*study.left_out, *broken], elsewhere)
 
 
 def _known(cells: list[Cell], files: Sequence[Path], study: Study, retried: frozenset[str]) -> Known:
@@ -222,55 +264,3 @@ def _known(cells: list[Cell], files: Sequence[Path], study: Study, retried: froz
     known = known_cells(cells, files, study.measure_of, retried)
     print(known.sentence(len(cells), files), file=sys.stderr)
     return known
-
-
-def _print_end(summary: Summary, study: str, has_page: bool) -> None:
-    """Print the finding, the tables of the run, what failed and the next step.
-
-    Args:
-        study: as the next command needs it.
-        has_page: the workflow makes the page, so that it is no next step.
-    """
-    from shutil import get_terminal_size
-
-    from longca.lab.bench import ShortNames, failures, finding, outcome_table, rate_tables
-    from longca.lab.store.text import plural
-
-    playoffs = summary.playoffs
-    playoffs_text = (
-        str(playoffs) if playoffs and (playoffs.num_played or playoffs.num_kept or playoffs.left_out) else ""
-    )
-    repeated = str(summary.repeats) if summary.repeats else ""
-    print_text("\n".join(filter(None, (str(summary), repeated, playoffs_text, finding(summary.board)))))
-    for table in (*rate_tables(summary.board, get_terminal_size().columns), outcome_table(summary.board)):
-        if table.rows:
-            print_table(table.title, table.columns, table.rows, table.caption)
-    failed = failures(summary.board)
-    names = ShortNames([score.cell for score in summary.board.scores])
-    for score in failed[:MOST_FAILURES]:
-        print(
-            f"{score.status}: {names.name(score.cell)}"
-            + (f" at {score.raised_at}" if score.raised_at else "")
-        )
-    if len(failed) > MOST_FAILURES:
-        print(f"… and {plural(len(failed) - MOST_FAILURES, 'cell')} more")
-    if failed:
-        statuses = ",".join(dict.fromkeys(score.status for score in failed))
-        logs = (
-            summary.logs if summary.num_measured and not summary.num_kept else summary.logs.parent
-        )  # of earlier runs too
-        print(f"Logs: {logs}/. After mending: longca run {study} --retry {statuses}")
-    disturbed = sum(score.num_disturbed > 0 for score in summary.board.scores)
-    if disturbed:
-        print_text(
-            f"Others used the device while {plural(disturbed, 'cell')} ran. When it is quiet: longca run "
-            f"{study} --retry disturbed"
-        )
-    drifting = sum(score.is_drifting for score in summary.board.scores)
-    if drifting:
-        print_text(
-            f"The times of {plural(drifting, 'cell')} drift, which the page marks. "
-            f"To measure again: longca run {study} --retry drifting"
-        )
-    if not has_page:
-        print(f"Next: longca report {study}")

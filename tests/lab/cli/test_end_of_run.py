@@ -9,7 +9,7 @@ import pytest
 
 from longca.lab.bench.run import runner
 from longca.lab.bench.run.runner import Summary
-from longca.lab.bench.run.scores import Score, Scoreboard
+from longca.lab.bench.run.scores import Score, Scoreboard, ShortNames
 from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import STATUSES, Ok, TimedOut, Unavailable
@@ -18,6 +18,7 @@ from longca.lab.studies.study import load_study
 from tests.helpers.command import called
 from tests.helpers.records import quick_study, record
 
+NO_NAMES = ShortNames([])
 ENVIRON = {"LONGCA_DEVICE": "cpu", "COLUMNS": "80"}
 
 
@@ -35,6 +36,7 @@ def end(monkeypatch, tmp_path):
             61.0,
             Scoreboard([Score.of(record) for record in records]),
             Path("results/quick/logs/20261123T083453Z-ea405c"),
+            ShortNames([record.cell for record in records]),
         )
         monkeypatch.setattr(runner, "run_cells", lambda *_, **__: summary)
         return called(["run", "quick", *options], {**ENVIRON, "LONGCA_RESULTS": str(tmp_path)})
@@ -99,7 +101,14 @@ def test_cells_with_records_elsewhere_are_left_out(monkeypatch, tmp_path):
     def run_cells(_, cells: list[Cell], *__, **___) -> Summary:
         asked.append(cells)
         return Summary(
-            "20261123T083453Z-ea405c", dict.fromkeys(STATUSES, 0), 0, 0, 1.0, Scoreboard([]), tmp_path
+            "20261123T083453Z-ea405c",
+            dict.fromkeys(STATUSES, 0),
+            0,
+            0,
+            1.0,
+            Scoreboard([]),
+            tmp_path,
+            NO_NAMES,
         )
 
     monkeypatch.setattr(runner, "run_cells", run_cells)
@@ -132,7 +141,7 @@ def test_a_broken_plugin_is_left_out_of_a_study_and_alone_it_is_an_error(monkeyp
 
     def run_cells(_, cells, *__, **___):
         asked.extend(cell.kernel for cell in cells)
-        return Summary("run", dict.fromkeys(STATUSES, 0), 0, 0, 0.0, Scoreboard(), tmp_path)
+        return Summary("run", dict.fromkeys(STATUSES, 0), 0, 0, 0.0, Scoreboard(), tmp_path, NO_NAMES)
 
     monkeypatch.setattr(runner, "run_cells", run_cells)
     done = called(["run", str(study), "--json"], {**ENVIRON, "LONGCA_RESULTS": str(tmp_path)})

@@ -59,6 +59,24 @@ def open_gpu(device: torch.device) -> Iterator[Gpu | None]:
         pynvml.nvmlShutdown()
 
 
+def visible_gpus() -> list[str] | None:
+    """Name and UUID of each GPU of this machine, without torch; None without one, library or driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # ImportError or any error of the library
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        names = [f"{pynvml.nvmlDeviceGetName(each)} {pynvml.nvmlDeviceGetUUID(each)}" for each in handles]
+        return names or None
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
 class Telemetry:
     """Clocks, power, temperature and reasons for slow clocks, read while a call runs; a reading takes up to a
     millisecond.

@@ -289,13 +289,13 @@ def _state(
         device,
         container,
         os.environ.get(CONTAINER),
-        _packages(),
+        package_stamps(),
         sorted({each.device for each in facts.values()}),
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest().encode()
 
 
-def _packages() -> list[tuple[str, int, int]]:
+def package_stamps() -> list[tuple[str, int, int]]:
     """The facts about installed packages that change with their versions, without reading any."""
     packages = []
     for folder in map(Path, dict.fromkeys(sys.path)):

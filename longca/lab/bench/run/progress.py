@@ -35,6 +35,8 @@ class Progress:
         self.counts: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
         self.board = Scoreboard()
         self.names = ShortNames([])
+        self.headline = ""
+        """what was asked, measured before and to do"""
         self.num_cells = self.num_kept = 0
         self.num_playoffs = self.num_played = 0
         self._playing_since = 0.0
@@ -51,6 +53,9 @@ class Progress:
         """
         self.num_cells, self.num_kept, self.logs, self._begun = len(cells), len(kept), logs, time.monotonic()
         self.board, self.names = Scoreboard(kept), ShortNames(cells)
+        common = f" ({self.names.common})" if self.names.common else ""
+        todo = f"{self.num_kept} measured before, {self.num_left} to do"
+        self.headline = f"{plural(self.num_cells, 'cell')}{common}: {todo}"
 
     def begin(self, cell: Cell) -> None:
         """Called when the measurement of a cell starts."""
@@ -139,11 +144,7 @@ class PlainProgress(Progress):
 
     def start(self, cells: Sequence[Cell], kept: Sequence[Score] = (), logs: Path | None = None) -> None:
         super().start(cells, kept, logs)
-        common = f" ({self.names.common})" if self.names.common else ""
-        self._say(
-            f"{plural(self.num_cells, 'cell')}{common}: {self.num_kept} measured before, {self.num_left} to "
-            f"do"
-        )
+        self._say(self.headline)
 
     def end(self, record: Record, score: Score | None = None) -> None:
         super().end(record, score)

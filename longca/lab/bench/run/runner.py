@@ -24,7 +24,7 @@ from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.playoffs import PlayoffCounts, PlayoffRun
 from longca.lab.bench.run.progress import Progress, duration, make_progress
 from longca.lab.bench.run.repeats import RepeatCounts, RepeatRun
-from longca.lab.bench.run.scores import FAILED, Score, Scoreboard
+from longca.lab.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
 from longca.lab.bench.workers.device_lock import Claimant
 from longca.lab.bench.workers.job import Job, JobError
 from longca.lab.bench.workers.launch import Launcher, Task
@@ -53,6 +53,12 @@ class Summary:
     """the scores of all requested cells"""
     logs: Path
     """folder of what the measuring processes printed"""
+    names: ShortNames
+    """of the requested cells"""
+    headline: str = ""
+    """what was requested, measured before and to do"""
+    num_controls: int = 0
+    """of the study, measured beside the cells"""
     playoffs: PlayoffCounts | None = None
     """None where none were asked for"""
     repeats: RepeatCounts | None = None
@@ -63,11 +69,19 @@ class Summary:
         """Cells that ended as `incorrect`, `implausible`, `error` or `timeout`."""
         return sum(self.counts[status] for status in FAILED)
 
+    @property
+    def had_nothing_to_do(self) -> bool:
+        """True if all was measured before."""
+        num_repeats = self.repeats.num_measured if self.repeats else 0
+        num_playoffs = self.playoffs.num_played if self.playoffs else 0
+        return not (self.num_measured or self.num_controls or num_repeats or num_playoffs)
+
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
+        time_taken = f" in {duration(self.seconds)}" if self.num_measured else ""
         return (
             f"{plural(self.num_measured + self.num_kept, 'cell')}: {counts} "
-            f"({self.num_measured} measured in {duration(self.seconds)}, {self.num_kept} before)"
+            f"({self.num_measured} measured{time_taken}, {self.num_kept} before)"
         )
 
 
@@ -209,6 +223,9 @@ def run_cells(
         num_kept=len(kept),
         seconds=round(time.monotonic() - begun, 3),
         board=show.board,
+        names=show.names,
+        headline=show.headline,
+        num_controls=len(beside),
         logs=logs,
         playoffs=None if playing is None else playing.counts,
         repeats=repeated,
