@@ -70,9 +70,8 @@ def merge(old: Loaded, new: Loaded, cell_ids: Collection[str]) -> Merged:
     own = _own(
         old.records, [record for record in fresh if record.playoff is None and not record.repeat], merged
     )
-    playoffs = _playoffs(
-        old.playoffs, [record for record in fresh if record.playoff is not None], merged.counts
-    )
+    players = [record for record in fresh if record.playoff is not None and not record.repeat]
+    playoffs = _playoffs(old.playoffs, players, merged.counts)
     repeats = _repeats(old.repeats, [record for record in fresh if record.repeat], merged.counts)
     merged.records = [*own, *playoffs, *repeats]
     return merged

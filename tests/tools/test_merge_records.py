@@ -102,6 +102,12 @@ def test_the_last_play_off_of_a_case_stays_with_all_its_players():
     assert merge(new, old, IDS).records == new.playoffs
 
 
+def test_the_twin_of_a_player_stays_once():
+    player, twin = (on(1, rests=True, playoff=f"{1:016x}", repeat=repeat) for repeat in (False, True))
+    merged = merge(own(), Loaded([], [], playoffs=[player], repeats=[twin]), IDS)
+    assert merged.records == [player, twin]
+
+
 def test_repeats_stay_by_gpu_and_protocol():
     first, again, rested = (
         on(day, rests=rests, repeat=True) for day, rests in ((1, False), (2, False), (3, True))

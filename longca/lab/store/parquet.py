@@ -45,9 +45,10 @@ def read_texts(path: Path, column: str, group: int | None = None) -> Iterator[st
             if table.num_rows != file.metadata.row_group(number).num_rows:
                 raise ValueError("rows are missing")
             for chunk in table.column(column).chunks:
-                words = chunk.dictionary
+                numbered = chunk if _is_numbered(chunk.type) else chunk.dictionary_encode()
+                words = numbered.dictionary
                 yield from (
-                    None if index is None else words[index].as_py() for index in chunk.indices.to_pylist()
+                    None if index is None else words[index].as_py() for index in numbered.indices.to_pylist()
                 )
 
 
@@ -87,7 +88,7 @@ def read_columns(
         )
         table = _within_limits(path, content)
         for field in table.schema:
-            if (field.type.value_type if _is_numbered(field.type) else field.type) != wanted[field.name]:
+            if not _is_as_wanted(field.type, wanted[field.name]):
                 raise KeyError(f"column '{field.name}' is of another type")
         return table.cast(pa.schema([(name, wanted[name]) for name in present]))
 
@@ -120,7 +121,7 @@ def _opened(path: Path, columns: Collection[str]) -> pq.ParquetFile:
     texts = [
         field.name
         for field in facts.schema.to_arrow_schema()
-        if field.name in columns and pa.types.is_string(field.type)
+        if field.name in columns and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
     ]
     return pq.ParquetFile(path, metadata=facts, read_dictionary=texts, page_checksum_verification=True)
 
@@ -144,6 +145,20 @@ def _is_numbered(kind: pa.DataType) -> Any:
     import pyarrow as pa
 
     return pa.types.is_dictionary(kind)
+
+
+def _is_as_wanted(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """True for a column of this type, and for what pandas makes of it: large texts and lists, whole numbers as
+    floats where some are missing, and no type where all are."""
+    import pyarrow as pa
+
+    value = kind.value_type if _is_numbered(kind) else kind
+    if pa.types.is_large_string(value):
+        value = pa.string()
+    if pa.types.is_list(value) or pa.types.is_large_list(value):
+        value = pa.list_(value.value_type)
+    is_number = pa.types.is_float64(value) and pa.types.is_integer(wanted)
+    return value == wanted or is_number or pa.types.is_null(value)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,6 +87,14 @@ def test_a_changed_byte_of_a_parquet_file_changes_no_record(records, tmp_path):
         assert loaded.problems or sorted(map(record_json, loaded.records)) == sorted(
             map(record_json, records)
         ), place
+
+
+def test_a_table_that_pandas_has_written_holds_the_same_records(records, tmp_path):
+    export(records, tmp_path)
+    pd.read_parquet(tmp_path / "records.parquet").to_parquet(tmp_path / "again.parquet")
+    again = load(tmp_path / "again.parquet")
+    assert again.records == load(tmp_path / "records.parquet").records
+    assert not again.problems
 
 
 def test_rows_that_cannot_be_read_are_named(records, tmp_path):
