@@ -28,7 +28,17 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.band.tables import ANY_ORDER, MOST_ROUNDS, OURS, Record, beside_best, read, targets, wide
+from benchmarks.band.tables import (
+    ANY_ORDER,
+    MOST_ROUNDS,
+    OURS,
+    WITH_RESTS,
+    Record,
+    beside_best,
+    read,
+    targets,
+    wide,
+)
 from benchmarks.common.rounds import in_rounds, iqr, sampler
 from benchmarks.common.text import machine, names
 from longca.core import Direction, Registry, Scalar, format_length, parse_heads, parse_length
@@ -353,7 +363,7 @@ def main(arguments: Sequence[str]) -> int:
     there = {record.case for record in records if record.kernel == OURS and record.tflops}
     todo = [case for case in cases(options) if case.record(OURS).case not in there]
     fill_caches(todo, options.warm_seconds, device)
-    where = machine(device) + ceiling(device)
+    where = machine(device) + ceiling(device) + (WITH_RESTS if device.type == "cuda" else "")
     for case in todo:
         if time.monotonic() - start > options.max_seconds:
             print(f"not begun: {case.title} and what follows it; call again with --keep", flush=True)

@@ -14,6 +14,8 @@ from tools.table import Table, read_records
 OURS = "band"
 ANY_ORDER = "band_atomic"
 MOST_ROUNDS = 15
+WITH_RESTS = ", a rest before each call"
+"""in a record's `where`: the GPU rested for as long as the last call took"""
 # (own kernel, rival, heads of block masks, direction, least ratio, of each case or of the mean)
 TARGETS = (
     (OURS, "flex", None, "fwd", 1.3, "each mask"),
@@ -215,7 +217,8 @@ def _lead(ours: Record, rival: Record) -> Lead:
 def _measured(record: Record) -> Measurement:
     """The rate by its median; tables do not have its samples."""
     assert record.tflops
-    return Measurement(record.tflops, record.tflops, record.tflops, record.where.split(",")[0])
+    rate, device = record.tflops, record.where.split(",")[0]
+    return Measurement(rate, rate, rate, device, rests=record.where.endswith(WITH_RESTS))
 
 
 def targets(records: Sequence[Record]) -> Table:
