@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from longca.lab.bench.run.overview import failures, finding, outcome_table, rate_tables
     from longca.lab.bench.run.own_file import OwnFileResult, OwnFileRun, compare_own_file
     from longca.lab.bench.run.players import count_playoffs
-    from longca.lab.bench.run.runner import Summary, run_cells
-    from longca.lab.bench.run.scores import FAILED, ShortNames
+    from longca.lab.bench.run.runner import run_cells
+    from longca.lab.bench.run.scores import FAILED
+    from longca.lab.bench.run.summary import Summary
     from longca.lab.bench.workers.agent import serve
     from longca.lab.bench.workers.launch import find_task
 else:
@@ -32,7 +33,6 @@ __all__ = [
     "Prediction",
     "Predictor",
     "ProbeResult",
-    "ShortNames",
     "Summary",
     "compare_own_file",
     "count_playoffs",

@@ -148,8 +148,8 @@ def _is_numbered(kind: pa.DataType) -> Any:
 
 
 def _is_as_wanted(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """True for a column of this type, and for what pandas makes of it: large texts and lists, whole numbers as
-    floats where some are missing, and no type where all are."""
+    """True for a column of this type, and for what pandas makes of it: large texts and lists, whole numbers
+    as floats where some are missing, and no type where all are."""
     import pyarrow as pa
 
     value = kind.value_type if _is_numbered(kind) else kind

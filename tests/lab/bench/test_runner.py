@@ -19,7 +19,7 @@ from longca.lab.bench.measure.result import Result
 from longca.lab.bench.plan.order import BATCH, shuffled
 from longca.lab.bench.run import runner
 from longca.lab.bench.run.progress import PlainProgress
-from longca.lab.bench.run.runner import Summary, run_cells
+from longca.lab.bench.run.summary import Summary, run_cells
 from longca.lab.bench.workers.pool import Device, worker_key
 from longca.lab.bench.workers.process import ending_signals
 from longca.lab.store.cells import CellStore

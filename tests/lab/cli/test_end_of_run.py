@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longca.lab.bench.run import runner
-from longca.lab.bench.run.runner import Summary
+from longca.lab.bench.run.summary import Summary
 from longca.lab.bench.run.scores import Score, Scoreboard, ShortNames
 from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell

@@ -9,7 +9,7 @@ import pytest
 
 from longca.lab.bench.run import runner
 from longca.lab.bench.run.repeats import RepeatCounts
-from longca.lab.bench.run.runner import Summary
+from longca.lab.bench.run.summary import Summary
 from longca.lab.bench.run.scores import Score, Scoreboard, ShortNames
 from longca.lab.store import index
 from longca.lab.store.cells import CellStore

@@ -7,7 +7,7 @@ import pandas as pd
 
 from longca.core.plugin import Registry
 from longca.lab.report.build import build
-from longca.lab.report.content.blanks import NOT_ASKED, WITHOUT, Outcomes
+from longca.lab.report.content.blanks import NOT_ASKED, WITHOUT, Outcomes, words_text
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import Inline, inline, with_shared_styles
 from longca.lab.report.look.tree import parsed
@@ -104,4 +104,10 @@ def test_shared_styles_are_those_that_were_there() -> None:
         [Inline('<path style="a: 1"/>', [])],
         "",
         [],
+    )
+
+
+def test_a_mark_that_is_the_status_itself_is_not_explained() -> None:
+    assert words_text("Fields", ["unsupported", "error", NOT_ASKED]) == (
+        "Fields without a number say why when they are pointed at: “no” is unsupported, empty is not asked."
     )

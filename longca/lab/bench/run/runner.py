@@ -21,10 +21,11 @@ from longca.lab.bench.plan.order import shuffled
 from longca.lab.bench.run.controls import DeviceControls, device_key
 from longca.lab.bench.run.ending import Stop, by_workflow, stopped_by_signals
 from longca.lab.bench.run.method_version import MethodVersions
-from longca.lab.bench.run.playoffs import PlayoffCounts, PlayoffRun
-from longca.lab.bench.run.progress import Progress, duration, make_progress
+from longca.lab.bench.run.playoffs import PlayoffRun
+from longca.lab.bench.run.progress import Progress, make_progress
 from longca.lab.bench.run.repeats import RepeatCounts, RepeatRun
-from longca.lab.bench.run.scores import FAILED, Score, Scoreboard, ShortNames
+from longca.lab.bench.run.scores import Score
+from longca.lab.bench.run.summary import Summary
 from longca.lab.bench.workers.device_lock import Claimant
 from longca.lab.bench.workers.job import Job, JobError
 from longca.lab.bench.workers.launch import Launcher, Task
@@ -37,52 +38,6 @@ from longca.lab.studies import STATUSES, Cell, Config, Environment, Measure, Rec
 from longca.lab.studies.checkout import source
 
 Playing = Literal["none", "after", "only"]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The summary of a run."""
-
-    run_id: str
-    counts: dict[str, int]
-    """status → number of requested cells, measured now or before"""
-    num_measured: int
-    num_kept: int
-    seconds: float
-    board: Scoreboard
-    """the scores of all requested cells"""
-    logs: Path
-    """folder of what the measuring processes printed"""
-    names: ShortNames
-    """of the requested cells"""
-    headline: str = ""
-    """what was requested, measured before and to do"""
-    num_controls: int = 0
-    """of the study, measured beside the cells"""
-    playoffs: PlayoffCounts | None = None
-    """None where none were asked for"""
-    repeats: RepeatCounts | None = None
-    """None where none were asked for"""
-
-    @property
-    def num_failed(self) -> int:
-        """Cells that ended as `incorrect`, `implausible`, `error` or `timeout`."""
-        return sum(self.counts[status] for status in FAILED)
-
-    @property
-    def had_nothing_to_do(self) -> bool:
-        """True if all was measured before."""
-        num_repeats = self.repeats.num_measured if self.repeats else 0
-        num_playoffs = self.playoffs.num_played if self.playoffs else 0
-        return not (self.num_measured or self.num_controls or num_repeats or num_playoffs)
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
-        time_taken = f" in {duration(self.seconds)}" if self.num_measured else ""
-        return (
-            f"{plural(self.num_measured + self.num_kept, 'cell')}: {counts} "
-            f"({self.num_measured} measured{time_taken}, {self.num_kept} before)"
-        )
 
 
 def run_cells(

@@ -47,9 +47,8 @@ def words_text(noun: str, statuses: Iterable[str]) -> str:
         noun: what has no number, in the plural.
         statuses: those that occur.
     """
-    words = dict.fromkeys(
-        f"“{SHORT_STATUS.get(status, NONE)}” is {status}" for status in statuses if status != NOT_ASKED
-    )
+    marks = {status: SHORT_STATUS.get(status, NONE) for status in statuses if status != NOT_ASKED}
+    words = dict.fromkeys(f"“{mark}” is {status}" for status, mark in marks.items() if mark != status)
     meanings = ", ".join([*words, "empty is not asked"])
     return f"{noun} without a number say why when they are pointed at: {meanings}."
 
