@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from longca.lab.bench.run import runner
-from longca.lab.bench.run.summary import Summary
 from longca.lab.bench.run.scores import Score, Scoreboard, ShortNames
+from longca.lab.bench.run.summary import Summary
 from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import STATUSES, Ok, TimedOut, Unavailable

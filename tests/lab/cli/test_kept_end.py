@@ -9,8 +9,8 @@ import pytest
 
 from longca.lab.bench.run import runner
 from longca.lab.bench.run.repeats import RepeatCounts
-from longca.lab.bench.run.summary import Summary
 from longca.lab.bench.run.scores import Score, Scoreboard, ShortNames
+from longca.lab.bench.run.summary import Summary
 from longca.lab.store import index
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.outcome import STATUSES
