@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         raise_all,
         shortened,
         shown,
+        truth,
         unknown,
         whole_number,
     )
@@ -131,6 +132,7 @@ __all__ = [
     "secrets",
     "shortened",
     "shown",
+    "truth",
     "unknown",
     "whole_number",
 ]

@@ -170,6 +170,24 @@ def whole_number(what: str, value: Any, least: int = 1) -> int:
     return number
 
 
+def truth(what: str, value: Any) -> bool:
+    """The value as a bool: True, False, 1, 0, or one of these of NumPy. Raises UserError for all else: the
+    text "false" would count as true.
+
+    Args:
+        what: the subject of the error: "Argument 'causal'".
+    """
+    if isinstance(value, bool):
+        return value
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if (isinstance(value, int) or (kind in ("b", "i", "u") and getattr(value, "ndim", 1) == 0)) and value in (
+        0,
+        1,
+    ):
+        return bool(value)
+    raise UserError(f"{what} is {value!r}", todo="Give True or False")
+
+
 def missing(what: str, module: str) -> UserError:
     """The error for something that needs a module of the extra `lab`: "longca.load needs pandas, …"."""
     todo = '`pip install "longca[lab]"` brings it'

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca.core import UserError
+from longca.core import UserError, truth
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.call import attend
 from longca.masks import Mask, breaks_graph
@@ -79,7 +79,8 @@ def attention(
         raise UserError(
             f"Argument 'kernel' is {kernel!r}", todo="Give a name; `longca list kernels` shows all"
         )
-    return_lse = bool(return_lse)
+    return_lse = truth("Argument 'return_lse'", return_lse)
+    deterministic = truth("Argument 'deterministic'", deterministic)
     options = scale, return_lse, kernel, deterministic, sinks
     with autocast_disabled(q.device):
         if q.ndim == 4:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from longca.core import UserError, parse_length
+from longca.core import UserError, parse_length, truth
 from longca.masks import band, forms
 from longca.masks.grid import BlockGrid
 
@@ -224,7 +224,9 @@ class Conversions:
             seqlen_q: number of queries; as many as keys if None.
         """
         with forms.refused("These startend_row_indices"):
-            return cls._of(*forms.of_flashmask(startend_row_indices, causal, seqlen_q))
+            return cls._of(
+                *forms.of_flashmask(startend_row_indices, truth("Argument 'causal'", causal), seqlen_q)
+            )
 
     @classmethod
     def from_block_mask(
@@ -286,6 +288,7 @@ class Conversions:
             params = {"documents": documents.lengths}
             if documents.num_padding:
                 params["padding_tokens"] = documents.num_padding
+        causal = truth("Argument 'causal'", causal)
         return cls._of(
             documents.bands(causal, window, padding), documents.seqlen_q, documents.seqlen_k, **params
         )

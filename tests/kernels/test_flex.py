@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
+from longca.kernels.backends.flex import FlexPrepared
+from longca.kernels.contract import Problem
 from longca.masks import build_mask
 from tests.helpers.kernels.cases import Case
 from tests.helpers.kernels.plain_attention import plain_attention
@@ -21,6 +23,27 @@ def test_earlier_problems_do_not_count_against_a_later_one() -> None:
                 out.double(), plain_attention(q, k, v, dout, case.mask.dense()).out, rtol=1e-5, atol=1e-5
             )
             assert prepared.costs["compile_ms"] > 0 and prepared.costs["metadata_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "heads", "is_forced"),
+    [
+        (16, (64, 8), False),
+        (64, (64, 8), True),
+        (64, (8, 8), False),
+        (127, (2, 1), True),
+        (128, (64, 8), False),
+    ],
+)
+def test_few_queries_of_many_heads_take_the_usual_kernel(
+    num_queries: int, heads: tuple[int, int], is_forced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    mask = build_mask("causal", seqlen=1024, new_tokens=num_queries)
+    prepared = object.__new__(FlexPrepared)
+    prepared.problem = Problem(mask, *heads, 128, torch.bfloat16, torch.device("cuda"), False)
+    forced = {"FORCE_USE_FLEX_ATTENTION": True} if is_forced else {}
+    assert prepared._kernel_options() == {"USE_TMA": True, **forced}
 
 
 def test_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,3 +272,19 @@ def test_what_cannot_be_packed_is_refused_in_one_line(make, message):
     with pytest.raises(UserError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["false", "no", None, 2, 1.0, np.array([True])])
+def test_causal_is_true_or_false_and_nothing_that_counts_as_it(value: object) -> None:
+    for make in (
+        lambda: Mask.from_cu_seqlens([0, 4, 8], causal=value),  # type: ignore[arg-type]
+        lambda: Mask.from_documents([4, 4], causal=value),  # type: ignore[arg-type]
+        lambda: Mask.from_flashmask(np.full((1, 1, 8, 1), 8), causal=value),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UserError, match=r"Argument 'causal' is .*[Gg]ive True or False"):
+            make()
+
+
+@pytest.mark.parametrize("value", [True, 1, np.True_, np.int64(1)])
+def test_numbers_of_truth_are_taken(value: bool) -> None:
+    assert Mask.from_documents([4, 4], causal=value).area == 20

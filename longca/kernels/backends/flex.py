@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from longca.masks import Traits
 
 SMALLEST_HEAD_DIM = 16
+BLOCK = 128
+"""of the block mask; and torch's kernel for few queries takes fewer"""
 
 
 class Flex(Kernel):
@@ -96,13 +98,25 @@ class FlexPrepared(Prepared):
 
     def _kernel_options(self) -> dict[str, Any] | None:
         """Enables TMA loads in the forward, where they are faster and torch does not choose them; the
-        backward would be slower (measured on an H200)."""
+        backward would be slower (measured on an H200).
+
+        For fewer than 128 queries torch has a kernel whose block holds the rows of all query heads of a KV
+        head. Where these are more than a block of the block mask, it has no tile for them (torch 2.11: "No
+        choices exist for backend"), and the usual kernel is asked for.
+        """
         import torch
 
         device = self.problem.device
-        if device.type != "cuda" or self.problem.needs_backward:
+        if device.type != "cuda":
             return None
-        return {"USE_TMA": True} if torch.cuda.get_device_capability(device) >= (9, 0) else None
+        options = dict[str, Any]()
+        if not self.problem.needs_backward and torch.cuda.get_device_capability(device) >= (9, 0):
+            options["USE_TMA"] = True
+        num_queries = self.problem.mask.seqlen_q
+        rows = num_queries * self.problem.num_q_heads // self.problem.num_kv_heads
+        if num_queries < BLOCK < rows:
+            options["FORCE_USE_FLEX_ATTENTION"] = True
+        return options or None
 
     def _block_mask(self) -> BlockMask | None:
         from longca.lowering.flex import block_mask
