@@ -232,6 +232,12 @@ def tensors(
             "Argument 'kernel' is 3. Give a name; `longca list kernels` shows all",
         ),
         ((*tensors(), CAUSAL), {"kernel": ["naive"]}, "Argument 'kernel' is .'naive'.. Give a name"),
+        (
+            (*tensors(), CAUSAL),
+            {"deterministic": "false"},
+            "Argument 'deterministic' is 'false'. Give True or False",
+        ),
+        ((*tensors(), CAUSAL), {"return_lse": 2}, "Argument 'return_lse' is 2. Give True or False"),
         ((*tensors(), CAUSAL), {"kernel": "naiv"}, "Unknown kernel 'naiv': did you mean 'naive'"),
         (
             (*tensors(), CAUSAL),
