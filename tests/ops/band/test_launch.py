@@ -1,42 +1,12 @@
-"""Band attention in Triton's interpreter and compiled, where Triton is there; what it refuses."""
+"""The launch of band attention's kernels: on the device of their tensors, and of parts without keys."""
 
 import importlib.util
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from tests.helpers.support import ROOT, in_interpreter
-
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
-PARTS = ("patterns", "hand_made", "heads", "random_bands", "split_lines", "carried", "public", "adapter")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.timeout(1200)  # the first one waits for the process that works for all parts
-def test_in_the_interpreter(part: str, interpreted: str) -> None:
-    assert f"right: {part}\n" in interpreted, interpreted
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
-def test_whole_in_the_interpreter(part: str) -> None:
-    done = in_interpreter("whole", part)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_refuses_a_cpu() -> None:
-    import torch
-
-    from longca.masks import build_mask
-    from longca.ops.band.api import band_attention
-
-    q = torch.zeros(8, 2, 64, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="band attention runs on NVIDIA GPUs, and q is on cpu"):
-        band_attention(q, q, q, build_mask("causal", seqlen=8))
 
 
 def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,31 +43,6 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch: pytest.Monkey
         q, q, q, q, lse, q, None, plan, 1.0, targets=[band_launch.DqTarget(plan, q)], dk=q, dv=q
     )
     assert len(started) >= 4 and not current
-
-
-def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.ops.band_compiled", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-
-
-@pytest.mark.long
-def test_compiles_for_hopper() -> None:
-    """One build of each kernel that is written for it, in one process for all. Those of Triton's own language
-    run in the interpreter."""
-    done = compiled("few", "forward", "backward")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("direction", ["forward", "backward", "portable"])
-def test_every_build_compiles_for_hopper(direction: str) -> None:
-    done = compiled("whole", direction)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_without_keys_a_part_of_dq_is_what_is_carried() -> None:

@@ -14,6 +14,7 @@ from longca.core.errors import UserError
 from longca.core.plugin import Registry
 from longca.kernels.contract import Problem
 from longca.masks import build_mask
+from tests.helpers.ops.availability import band_unavailable
 from tests.helpers.support import ROOT
 from tests.ops.triton_versions import PINNED, environment_with
 
@@ -88,22 +89,12 @@ def test_the_page_names_what_spills_more_than_with_the_oldest_version() -> None:
 UNKNOWN = ("2.3.1", "3.5.0", "3.10.0", "4.0.0+git1234")
 
 
-@pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("longca.kernels.backends.band.missing_for_triton", lambda needs, device_type: None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-
-
-def reason() -> str | None:
-    return Registry("kernel").load("band").available("cuda")
-
-
 @pytest.mark.usefixtures("on_a_gpu")
 @pytest.mark.parametrize("version", UNKNOWN)
 def test_an_unknown_version_is_unavailable(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reason() is None
+    assert band_unavailable() is None
     monkeypatch.setattr("triton.__version__", version)
-    refusal = reason()
+    refusal = band_unavailable()
     assert (
         refusal is not None
         and version in refusal
@@ -111,18 +102,6 @@ def test_an_unknown_version_is_unavailable(version: str, monkeypatch: pytest.Mon
         and "\n" not in refusal
     )
     assert Registry("kernel").load("band_atomic").available("cuda") == refusal
-
-
-@pytest.mark.usefixtures("on_a_gpu")
-@pytest.mark.parametrize("name", ["thread_barrier", "shared_memory_descriptor"])
-def test_a_missing_function_is_unavailable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from triton.experimental.gluon import language as gl
-
-    monkeypatch.delitem(sys.modules, "longca.ops.band.sm90.compat", raising=False)
-    monkeypatch.delattr(gl, name)
-    monkeypatch.delattr(gl, "barrier", raising=False)
-    refusal = reason()
-    assert refusal is not None and name in refusal and "install Triton" in refusal and "\n" not in refusal
 
 
 def problem(**how: Any) -> Problem:
@@ -183,7 +162,7 @@ def test_doctor_and_runs_know_the_reason(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("triton.__version__", "3.10.0")
     monkeypatch.setattr(doctor, "device_type", lambda: "cuda")
-    assert ("kernel band", "note", reason()) in doctor._kernels()
+    assert ("kernel band", "note", band_unavailable()) in doctor._kernels()
 
 
 def test_records_say_that_launches_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
