@@ -1,13 +1,10 @@
 """Ranks that call different things: every rank says so in one line, or all results are right."""
 
-import multiprocessing
 import random
 import re
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
-from io import FileIO
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -16,9 +13,8 @@ import torch
 
 from longca.core.errors import UserError
 from longca.cp.api.agreement import Agreement
-from longca.cp.api.ranks import PART_LENGTHS, Header, ShardCalls, difference_of_shards
 from longca.cp.comm.backend import Comm
-from longca.cp.comm.headers import MAX_BYTES, GatheredHeaders, SharedHeaders, file_bytes, open_headers
+from longca.cp.comm.headers import GatheredHeaders, SharedHeaders, open_headers
 from longca.cp.public import PeerLost, context_parallel
 from longca.cp.runtime.plan_attention import PreparedPlan
 from longca.masks import Mask, build_mask
@@ -26,7 +22,6 @@ from tests.helpers.cp.programs import MASKS, RIGHT, Call, Program, run, run_all,
 from tests.helpers.cp.ranks import on_ranks
 
 pytestmark = pytest.mark.long
-
 STRATEGIES = ("ulysses", "ring_p2p", "usp", "ring_allgather", "loongtrain")
 FORWARD = Call("forward")
 OTHER = Call("forward", mask=1)
@@ -37,7 +32,6 @@ TAGGED = (Call("train", seed=3, tag=3), Call("train", seed=4, tag=4))
 SHARD = Call("shard", seed=1)
 UNSHARD = Call("unshard")
 PLAN = Call("with_mask", mask=2)
-
 SCENARIOS: dict[
     str, tuple[Program, Program, str]
 ] = {  # calls of rank 0, those of rank 1, and words of the error
@@ -125,8 +119,6 @@ ALIKE: dict[str, tuple[Program, Program, int]] = {  # and the calls that every r
 }
 EACH = re.compile(r"each of ranks [\d, and]+ ")
 CHECKS = ("first", "always")
-
-
 Case = tuple[str, str, str]
 """scenario, strategy, way of checking"""
 SAMPLE: list[Case] = [
@@ -346,55 +338,3 @@ def test_after_a_failure_within_a_call_every_rank_learns_that_the_context_has_en
         "Make a new one with context_parallel on every rank",
     ]
     assert other[0].startswith(first) and other[1].startswith(second)
-
-
-def _posts_once(path: str) -> None:
-    headers = SharedHeaders(FileIO(path, "r+"), 1, 2)
-    headers.post(b"last words")
-
-
-def test_a_process_that_has_ended_is_noticed_before_the_timeout(tmp_path: Path):
-    path = tmp_path / "headers"
-    path.write_bytes(bytes(file_bytes(2)))
-    headers = SharedHeaders(FileIO(path, "r+"), 0, 2)
-    process = multiprocessing.get_context("forkserver").Process(target=_posts_once, args=(str(path),))
-    process.start()
-    process.join()
-    headers.post(b"first")
-    assert headers.read(30.0) == [b"first", b"last words"]
-    headers.post(b"second")
-    with pytest.raises(PeerLost, match="rank 1 is gone"):
-        headers.read(30.0)
-    headers.close()
-
-
-def test_a_header_fits_into_its_place_whatever_it_says():
-    long = Header("forward", 1, "m" * 9000, "", True, ["ü" * 9000, "\n" * 9000, "t"])
-    packed = long.packed(MAX_BYTES)
-    assert len(packed) <= MAX_BYTES
-    assert Header.unpacked(packed).failure[0].startswith("ü" * min(PART_LENGTHS[-1] // 3, 20))
-
-
-def test_sinks_are_compared_with_and_without_calls_of_shard():
-    sinks = torch.linspace(-1, 1, 8)
-    for count in (0, 1):
-        texts = []
-        for given in (sinks, sinks + 1e-3, sinks.flip(0)):
-            calls = ShardCalls(False)
-            if count and given is sinks:
-                calls.add(torch.ones(4), 0)
-            calls.add_sinks(given)
-            texts.append(calls.taken())
-        assert difference_of_shards(texts[:2]) is None
-        assert "has other content on rank 2 than on rank 0" in str(difference_of_shards(texts))
-
-
-def test_rounding_is_no_other_content():
-    shards = [ShardCalls(False), ShardCalls(False), ShardCalls(False)]
-    x = torch.arange(40.0) - 20
-    for calls, given in zip(shards, (x, x + 1e-3, x.flip(0)), strict=True):
-        calls.add(given, 0)
-    near, nearly, far = (calls.taken() for calls in shards)
-    assert difference_of_shards([near, nearly]) is None
-    assert difference_of_shards([near, far]) is not None
-    assert shards[0].taken() == ""

@@ -1,5 +1,5 @@
 """Activation checkpointing around `cp.attention`: the forward that backward repeats is a call of its own, in
-the same order on every rank."""
+the same order on every rank. Compiled blocks and autocast change nothing."""
 
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from longca.cp.api.planning import MAX_KEPT
 from longca.cp.comm.backend import Comm
 from longca.cp.public import ContextParallel, context_parallel
 from longca.masks import Mask
+from tests.helpers.cp.public_calls import results
 from tests.helpers.cp.ranks import on_ranks
 
 T, H, D = 96, 4, 8
@@ -82,10 +83,10 @@ def all_ways(comm: Comm) -> dict[tuple[str, str], dict[str, Any]]:
 
 @pytest.mark.long
 def test_gradients_are_those_without_checkpointing():
-    for results in on_ranks(all_ways, 2):
+    for of_rank in on_ranks(all_ways, 2):
         for case in CASES:
             for name, way in PAIRS:
-                (expected, by_weight), (actual, by_weight_too) = results[case][name], results[case][way]
+                (expected, by_weight), (actual, by_weight_too) = of_rank[case][name], of_rank[case][way]
                 assert torch.equal(actual, expected) and expected.abs().max() > 1, (case, way)
                 # its parts are added in another order
                 assert (by_weight_too - by_weight).norm() < 1e-6 * by_weight.norm(), (case, way)
@@ -108,8 +109,8 @@ def many_micro_batches(comm: Comm) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def test_contexts_of_earlier_masks_stay_valid():
     assert len(LENGTHS) > MAX_KEPT
-    for results in on_ranks(many_micro_batches, 2):
-        for at_once, later in results:
+    for of_rank in on_ranks(many_micro_batches, 2):
+        for at_once, later in of_rank:
             assert torch.equal(at_once, later)
 
 
@@ -129,3 +130,16 @@ def test_a_repeated_forward_is_not_taken_for_another_call():
     assert first == second
     said = "rank 0 calls backward number 1 with gradients of forward number 4, rank 1 calls forward number 5"
     assert all(said in text and "\n" not in text for text in first), first
+
+
+def test_checkpointing_saves_less_and_changes_nothing():
+    for of_rank in results():
+        (plain, again), kept, kept_outside = of_rank["checkpoint"]
+        assert torch.equal(plain, again)
+        assert kept_outside < kept
+
+
+def test_compiled_blocks_and_autocast_change_nothing():
+    for of_rank in results():
+        for case in ("compiled", "training step", "float16"):
+            assert torch.equal(*of_rank[case])

@@ -21,7 +21,7 @@ from longca.cp.comm.headers import MAX_UNREAD, GatheredHeaders, SharedHeaders, f
 from longca.cp.comm.process_group import WorldGroup
 from longca.cp.public import PeerLost, context_parallel
 from longca.masks import Mask, build_mask
-from tests.cp.test_agreement import check_random, random_programs
+from tests.cp.api.test_agreement import check_random, random_programs
 from tests.helpers.cp import programs
 from tests.helpers.cp.programs import RIGHT, Call, Program, run, whole
 from tests.helpers.cp.ranks import on_ranks

@@ -185,7 +185,7 @@ def test_all_ranks_hear_of_one_whose_gpu_cannot_reach_the_host(refuses: str):
 
 def test_a_stream_that_is_not_released_is_heard(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(backend, "TRIAL_SECONDS", 0.2)
-    monkeypatch.setattr("tests.cp.test_signals.PATIENCE_S", 0.6)
+    monkeypatch.setattr("tests.cp.comm.test_signals.PATIENCE_S", 0.6)
     monkeypatch.setattr("longca.cp.comm.symmetric_cuda.CudaSignalStream.release_waits", lambda self: None)
     outcomes = on_threads(lambda comm, memory, driver: (why_not_on_host(comm, memory), memory))
     time.sleep(1.5 * PATIENCE_S)  # streams read the memory until then

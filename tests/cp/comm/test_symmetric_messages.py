@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from longca.core.plugin import Registry
-from longca.cp.comm.backend import Comm
 from tests.helpers.cp.case import TENSORS, Case
-from tests.helpers.cp.ranks import on_ranks
 from tests.helpers.cp.virtual import on_virtual_ranks
 from tests.helpers.cp.virtual_memory import SymmetricVirtualComm, on_symmetric_ranks
 
@@ -83,21 +81,3 @@ def test_two_prepared_strategies_do_not_share_places() -> None:
         on_virtual_ranks(run, 3, keeps_order=True), on_symmetric_ranks(run, 3), strict=True
     ):
         assert all(torch.equal(x, y) for x, y in zip(there, here, strict=True))
-
-
-def fall_back(comm: Comm, case: Case) -> dict[str, Any]:
-    facts = []
-    for messages in ("nccl", "symmetric", "symmetric"):
-        comm.use(messages)
-        facts.append((comm.messages, comm.messages_note))
-    return {"found": facts, **case.run(comm)}
-
-
-def test_without_gpus_all_ranks_fall_back_alike_and_say_why() -> None:
-    case = Case("causal", 41, 4, 2, strategy="usp")
-    parts = on_ranks(fall_back, 2, case)
-    note = "messages by NCCL or gloo: symmetric memory is that of GPUs"
-    for part in parts:
-        assert part["found"] == [("nccl", ""), ("nccl", note), ("nccl", note)]
-        assert note in part["notes"]
-    assert max(case.errors(parts).values()) < case.tolerance

@@ -9,7 +9,7 @@ from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule
 from longca.cp.schedule.plan import Plan
 from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.masks import build_mask
-from tests.cp.test_plan import plans
+from tests.helpers.cp.plans import plans
 from tests.helpers.masks.strategies import quick
 
 

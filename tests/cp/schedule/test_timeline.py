@@ -13,7 +13,7 @@ from longca.cp.schedule.planner import LinkSpeeds, UnitCosts, cost_of
 from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.cp.schedule.timeline import PlanTraffic, Timeline, head_pipeline, timeline
 from longca.masks import build_mask
-from tests.cp.test_plan import plans
+from tests.helpers.cp.plans import plans
 from tests.helpers.masks.strategies import quick
 
 SCHEDULES = {

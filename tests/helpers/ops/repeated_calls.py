@@ -13,11 +13,7 @@ from longca.masks.band import INF, as_bands
 from longca.masks.grid import BlockGrid
 
 HOPPER = (9, 0)
-
-
 AMPERE = (8, 0)
-
-
 UNEVEN = Mask(
     256, 4096, (as_bands([(0, 16, 0, 4096, -INF, INF), (16, 256, 0, 64, -INF, INF)]),)
 )  # of which row tiles are split
@@ -74,8 +70,6 @@ class Setting:
 
 
 CAUSAL = build_mask("causal", seqlen=300)
-
-
 SETTINGS = {
     "hopper": Setting(CAUSAL, HOPPER),
     "one head for each": Setting(CAUSAL, HOPPER, heads=(2, 2)),

@@ -10,8 +10,6 @@ from longca.ops.band.plan import plan_band_attention
 from longca.ops.band.tables.schedule import AddOrder
 
 CPU = torch.device("cpu")
-
-
 HOPPER = (9, 0)
 
 

@@ -17,8 +17,6 @@ from tests.helpers.kernels.masks_for_tests import pattern_mask
 from tools import architecture
 
 CPU = torch.device("cpu")
-
-
 HOPPER = (9, 0)
 
 

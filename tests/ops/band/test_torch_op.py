@@ -12,8 +12,6 @@ from longca.ops.band.tables.schedule import AddOrder
 from longca.ops.band.torch_op import flatten, unflatten
 
 CPU = torch.device("cpu")
-
-
 HOPPER = (9, 0)
 
 

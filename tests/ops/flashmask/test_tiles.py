@@ -11,8 +11,6 @@ from longca.ops.flashmask.tiles import TileLists, col_lists, row_lists
 from tests.helpers.kernels.cases import BEYOND_FLASHMASK, hand_made_cases, pattern_mask
 
 STATIC = [pattern_mask(name, 2) for name in Registry("mask").names() if not name.startswith(BEYOND_FLASHMASK)]
-
-
 HAND_MADE = [case.mask for case in hand_made_cases()]
 
 

@@ -23,8 +23,6 @@ from tests.helpers.masks.strategies import quick
 from tests.helpers.ops.backward_tables import mask_of
 
 LAST = AddOrder.FROM_LAST
-
-
 FIRST = AddOrder.FROM_FIRST
 
 

@@ -27,8 +27,6 @@ from tests.helpers.kernels.masks_for_tests import band_masks
 from tests.helpers.masks.strategies import quick
 
 STEP = 8
-
-
 DONE = -(1 << 30)
 
 

@@ -8,8 +8,6 @@ from longca.ops.band.tables.heads import heads_at_once, heads_per_item_of
 from tests.helpers.ops.backward_tables import mask_of
 
 LAST = AddOrder.FROM_LAST
-
-
 FIRST = AddOrder.FROM_FIRST
 
 

@@ -18,8 +18,6 @@ from tests.helpers.masks.strategies import quick
 from tests.helpers.ops.backward_tables import rows_of
 
 CPU = torch.device("cpu")
-
-
 SIZE = 16
 
 

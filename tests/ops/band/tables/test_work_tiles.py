@@ -15,11 +15,7 @@ from tests.helpers.masks.strategies import quick
 from tests.helpers.ops.schedule_raster import raster
 
 CPU = torch.device("cpu")
-
-
 HOPPER = (9, 0)
-
-
 WANTED = st.builds(
     TileSpec,
     st.sampled_from([8, 16, 64]),
