@@ -1,7 +1,6 @@
 """Builds of methods by the digests in the environments of their records."""
 
 from longca.lab.report.content.builds import UNKNOWN, Builds
-from longca.lab.report.content.method_notes import packages_of
 from longca.lab.studies.facts.inventory import (
     Distribution,
     Installation,
@@ -44,7 +43,3 @@ def test_a_package_without_binaries_has_the_hash_of_its_list_of_files() -> None:
 def test_a_build_that_no_record_names_is_not_recorded() -> None:
     assert Builds({"CUDA 12.8"}).names(("fast",), ("fast",)) == ("CUDA 12.8", UNKNOWN)
     assert Builds({"CUDA 12.8"}).names((), ()) == ("CUDA 12.8",)
-
-
-def test_strategies_that_are_packages_name_them() -> None:
-    assert packages_of("strategy", "yunchang") == ("yunchang",)

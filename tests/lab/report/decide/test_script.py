@@ -1,4 +1,5 @@
-"""The chooser asks for GPU, corpus and window apart; masks that have none are in the map of each."""
+"""The script's data: the numbers of every view, and switches for GPU, corpus and window. Masks that have none
+of these are in the map of each."""
 
 import json
 from pathlib import Path
@@ -6,19 +7,72 @@ from pathlib import Path
 import pytest
 
 from longca.lab.report.build import build
-from longca.lab.report.content.packing import page_data
-from longca.lab.report.decide.script import described, switches
+from longca.lab.report.content.packing import page_data, unpacked
+from longca.lab.report.decide.script import described, switches, views_json
 from longca.lab.report.decide.views import Decision, decision
-from longca.lab.report.series import short_labels
+from longca.lab.report.series import Unit
 from longca.lab.store.table import derived
+from longca.lab.store.text import number
+from longca.lab.studies.outcome import OutOfMemory
 from longca.lab.studies.record import Record
-from tests.helpers.records import record
-from tests.lab.report.test_answers import cell
+from tests.helpers.records import gpu_study, record
+from tests.helpers.report_cases import both, cell, timed
+
+UNIT = Unit(1.0, "TFLOP/s")
 
 
-def both(mask: str, gpu: str = "NVIDIA H200", **fields: object) -> list[Record]:
-    """Two kernels under a mask."""
-    return [record(cell(kernel, mask, **fields), gpu=gpu) for kernel in ("sdpa", "flex")]
+def test_methods_without_any_number_or_rank_are_left_out():
+    lost = OutOfMemory(requested_bytes=None, where="fwd")
+    table = derived(
+        [
+            timed("sdpa", "causal", 1.0, 1.0),
+            timed("flex", "causal", 2.0, 2.0),
+            record(cell("naive", "causal"), lost),
+            record(cell("as_released_flex", "causal"), lost),
+        ]
+    )
+    decided = decision(table)
+    assert decided and set(decided.default.missing) == {("causal", "naive")}
+    data = json.loads(views_json(decided, {cell_id: row for row, cell_id in enumerate(table.cell_id)}, UNIT))
+    assert data["methods"] == ["flex", "sdpa"] and data["views"][0]["missing"] == []
+
+
+def test_the_script_has_the_numbers_of_every_view():
+    table = derived(
+        [entry for entry in gpu_study() if entry.cell.mask in ("full", "causal_document", "sliding_window")]
+    )
+    decided = decision(table)
+    assert decided
+    rows = {cell_id: row for row, cell_id in enumerate(table.cell_id)}
+    data = json.loads(views_json(decided, rows, UNIT))
+    assert (
+        len(data["views"]) == len(decided.views) == 16 and data["default"]["seqlen"] == decided.default.seqlen
+    )
+    for view, packed in zip(decided.views, data["views"], strict=True):
+        assert [data["masks"][mask] for mask in packed["masks"]] == view.masks
+        assert [data["methods"][name] for name, *_ in packed["columns"]] == [
+            column.method for column in view.columns
+        ]
+        assert packed["verdicts"] == [view.verdicts[mask] for mask in view.masks]
+        names = ("mask", "method", "rate", "ms", "percent", "rank", "margin", "row", "state")
+        assert packed["count"] == len(view.entries)
+        columns = (unpacked(packed["entries"][column], packed["count"]) for column in names)
+        for mask, name, rate, ms, share, rank, margin, row, state in zip(*columns, strict=True):
+            entry = view.entries[data["masks"][mask], data["methods"][name]]
+            assert (rate, ms, share, rank, margin) == (
+                number(entry.tflops),
+                number(entry.ms),
+                entry.percent,
+                entry.rank,
+                entry.margin,
+            )
+            assert data["states"][state]["frame"] == entry.frame
+            assert table.method[row] == data["methods"][name] and table["mask"][row] == data["names"][mask]
+        for mask in view.masks:
+            shares = [entry.share for _, entry in view.ranking(mask)]
+            assert shares[0] == 1 and shares == sorted(shares, reverse=True)
+            for entry in (entry for _, entry in view.ranking(mask) if not entry.is_alone):
+                assert int(float(entry.percent)) == int(entry.text)
 
 
 def found(records: list[Record], *, apart: bool = False) -> Decision:
@@ -105,10 +159,3 @@ def test_the_page_asks_for_a_gpu_where_there_are_two(tmp_path: Path, gpus: tuple
     text = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
     switches = json.dumps(page_data(text, "views"), separators=(",", ":"))
     assert ('["NVIDIA H100 80GB HBM3","H100"]' in switches) == (len(gpus) > 1)
-
-
-def test_titles_have_short_names_of_gpus_where_these_stay_distinct():
-    label = "paper compat · NVIDIA H100 80GB HBM3"
-    assert short_labels([label, "NVIDIA H200"]) == {label: "paper compat · H100", "NVIDIA H200": "H200"}
-    both = ["NVIDIA H100 80GB HBM3", "NVIDIA H100 96GB HBM3"]
-    assert short_labels(both) == {name: name for name in both}
