@@ -6,6 +6,7 @@ tried uncompiled, as torch allows for debugging, and one is compiled in the slow
 """
 
 from functools import cache
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -77,24 +78,25 @@ def results(step: int) -> tuple[dict[Case, list[dict]], dict[Cell, Result]]:
     return dict(zip(cases, map(list, parts), strict=True)), dict(zip(CELLS, of_ranks[0][1], strict=True))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("step", "case"),
-    [
-        *((7, case) for case in (FLEX + RINGS)[::7]),
-        *(pytest.param(1, case, marks=pytest.mark.slow) for case in FLEX + RINGS),
-    ],
-    ids=str,
-)
-def test_results_are_those_of_one_device(step: int, case: Case):
+def sampled(strategies: tuple[str, ...]) -> list[Any]:
+    """(step, case) of these strategies: each seventh case, and for the slow run every case."""
+    cases = FLEX + RINGS
+    return [
+        *((7, case) for case in cases[::7] if case.strategy in strategies),
+        *(pytest.param(1, case, marks=pytest.mark.slow) for case in cases if case.strategy in strategies),
+    ]
+
+
+def check(step: int, case: Case) -> None:
+    """Results are those of one device, each time the same."""
     parts = results(step)[0][case]
     errors = case.errors(parts)
     assert max(errors.values()) < case.tolerance, errors
     assert all(part["repeatable"] for part in parts)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.strategy}-{cell.direction}")
-def test_bytes_that_nobody_counted_are_not_0(cell: Cell):
+def check_uncounted(cell: Cell) -> None:
+    """Bytes that nobody counted are not 0, and the formula's are known."""
     result = results(7)[1][cell]
     assert result.outcome.status == "ok", result.outcome
     assert "moved_bytes" not in result.costs
@@ -108,36 +110,3 @@ def refusal(wanted: Cell, device_type: str = "cpu", **params: object) -> str | N
     strategy = Registry("strategy").load(wanted.strategy)
     kernel = Registry("kernel").load(wanted.kernel)
     return strategy.refusal(mask, wanted.call_spec, wanted.world, kernel, device_type)
-
-
-@pytest.mark.parametrize("mask", STATIC_MASKS)
-def test_the_ring_is_for_full_and_causal_alone(mask: str):
-    reason = refusal(cell("torch_cp", "sdpa", mask), **STATIC_MASKS[mask])
-    assert (reason is None) == (mask in ("full", "causal")), reason
-
-
-@pytest.mark.parametrize(
-    ("wanted", "device_type", "words"),
-    [
-        (cell("torch_cp", "naive"), "cpu", "cudnn or torch_flash or sdpa"),
-        (cell("torch_cp", "sdpa"), "cuda", "cudnn or torch_flash"),
-        (cell("torch_cp", "cudnn", dtype="fp32"), "cuda", "bf16 and fp16 only"),
-        (cell("torch_cp", "sdpa", seqlen=387), "cpu", "387 tokens are no 6 equal parts"),
-        (cell("torch_flex_cp", "naive"), "cpu", "flex"),
-        (cell("torch_flex_cp", "flex", seqlen=400), "cpu", "400 tokens"),
-        (cell("torch_flex_cp", "flex", direction="bwd"), "cpu", "no FlexAttention backward on CPU"),
-        (cell("torch_flex_cp", "flex", "block_sparse_uniform"), "cuda", "one mask for all heads"),
-    ],
-)
-def test_refusals(wanted: Cell, device_type: str, words: str):
-    assert words in (refusal(wanted, device_type) or "")
-
-
-@pytest.mark.slow
-def test_compiled_block_masks_too():
-    result = on_ranks(_measure, WORLD, cell("torch_flex_cp", "flex", "shared_question", corpus="pile"))[0]
-    assert result.outcome.status == "ok", result.outcome
-
-
-def _measure(comm: Comm, wanted: Cell) -> Result:
-    return measure_cp(wanted, MEASURE, comm.device, comm)

@@ -9,21 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from longca.core.plugin import Registry
 from longca.cp.baselines import flash_attn_shim as flash_attn_stand_in
 from longca.cp.baselines.flash_attn_shim import load
 from longca.cp.comm.backend import Comm
-from longca.lab.studies.cell import Cell
-from longca.masks.build import build_mask
-from tests.helpers.cp.case import STATIC_MASKS, Case
+from tests.helpers.cp.case import Case
 from tests.helpers.cp.flash_on_cpu import attend, flash_on_cpu, gradients
 from tests.helpers.cp.ranks import on_ranks
+from tests.helpers.cp.rings_over_flash import MASKS, WORLD
 
-WORLD = 4
-MASKS = {
-    "ring_flash_attn": ("full", "causal", "full_document", "causal_document", "causal_sliding_window"),
-    "yunchang": ("full", "causal"),
-}
 CASES = [
     Case(mask, 64 + 32 * i, *((4, 4), (4, 1), (8, 4))[(i + j) % 3], torch.bfloat16, name, seed=i)
     for name, masks in MASKS.items()
@@ -50,71 +43,6 @@ def test_results_are_those_of_one_device(case: Case):
     errors = case.errors(parts)
     assert max(errors.values()) < case.tolerance, errors
     assert all(part["repeatable"] for part in parts)
-
-
-def cell(strategy: str, mask: str, **changes: object) -> Cell:
-    fields = {
-        "kind": "cp",
-        "kernel": "torch_flash",
-        "strategy": strategy,
-        "world": WORLD,
-        "mask": mask,
-        "seqlen": 128,
-        "num_q_heads": 8,
-        "num_kv_heads": 4,
-        "head_dim": 64,
-        "dtype": "bf16",
-        "direction": "bwd",
-    }
-    return Cell(**fields | changes)
-
-
-def refusal(wanted: Cell) -> str | None:
-    mask = build_mask(
-        wanted.mask,
-        seqlen=wanted.seqlen,
-        num_kv_heads=wanted.num_kv_heads,
-        **STATIC_MASKS.get(wanted.mask, {}),
-    )
-    strategy = Registry("strategy").load(wanted.strategy)
-    kernel = Registry("kernel").load(wanted.kernel)
-    return strategy.refusal(mask, wanted.call_spec, wanted.world, kernel, "cuda")
-
-
-@pytest.mark.parametrize("mask", [*STATIC_MASKS, "block_sparse_uniform"])
-@pytest.mark.parametrize("strategy", MASKS)
-def test_each_says_which_masks_it_is_for(strategy: str, mask: str):
-    reason = refusal(cell(strategy, mask))
-    assert (reason is None) == (mask in MASKS[strategy]), reason
-
-
-@pytest.mark.parametrize(
-    ("wanted", "words"),
-    [
-        (cell("ring_flash_attn", "causal", seqlen=132), "132 tokens are no 8 equal parts"),
-        (cell("ring_flash_attn", "full", seqlen=130), "130 tokens are no 4 equal parts"),
-        (cell("ring_flash_attn", "full", world=1), "one rank"),
-        (cell("ring_flash_attn", "full", kernel="cudnn"), "fa2 or torch_flash"),
-        (cell("ring_flash_attn", "full", kernel="fa2"), "head dim 128"),
-        (cell("ring_flash_attn", "full", dtype="fp16"), "bf16"),
-        (cell("ring_flash_attn", "full", dtype="fp16", direction="fwd"), None),
-        (cell("ring_flash_attn", "causal", dtype="fp16"), None),
-        (cell("yunchang", "full", world=1), "one rank"),
-        (cell("yunchang", "full", dtype="fp16"), "bf16"),
-        (cell("yunchang", "causal", seqlen=126), "126 tokens are no 4 equal parts"),
-        (cell("yunchang", "causal", num_kv_heads=1), None),
-        (cell("yunchang", "causal", seqlen=132, num_kv_heads=1), "132 tokens are no 8 equal parts"),
-    ],
-)
-def test_refusals(wanted: Cell, words: str | None):
-    reason = refusal(wanted)
-    assert words in reason if words else reason is None
-
-
-@pytest.mark.parametrize("strategy", MASKS)
-def test_a_package_that_is_not_there_is_named(strategy: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert Registry("strategy").load(strategy).available("cpu") == f"module '{strategy}' is not installed"
 
 
 def test_the_stand_in_is_found_by_the_package_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
