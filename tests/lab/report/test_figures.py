@@ -150,30 +150,3 @@ def test_a_title_names_leaders_and_the_line_below_it_their_rivals(name, quick):
     shown, _, _ = drawn_figures(quick, Paper(METHODS, {}, {}, frozenset(), None, False))
     (drawn,) = [drawn for drawn in shown[figure.section] if drawn.name == name]
     assert drawn.title == title and drawn.subtitle.endswith(f" · {basis}")
-
-
-@pytest.mark.parametrize("name", ["accuracy", "cp_ranks", "energy", "noise", "predicted_errors"])
-def test_dots_in_rows_are_drawn_for_narrow_windows_too(name, drawing):
-    """With the same marks, on paper that needs no scrolling at 390 px, and the ids of both differ."""
-    both = [ElementTree.fromstring(svg) for svg in (drawing(name).svg, drawing(name).narrow_svg)]
-    assert [float(root.get("viewBox").split()[2]) <= 358 for root in both] == [False, True]
-    assert len({tuple(group.get("data-rows", "") for group in root.iter("g")) for root in both}) == 1
-    ids = [{part.get("id") for part in root.iter()} - {None} for root in both]
-    assert ids[0] and ids[1] and not ids[0] & ids[1]
-
-
-def test_panels_have_one_drawing(drawing):
-    assert drawing("throughput_forward").narrow_svg == ""
-
-
-def test_panels_move_in_narrow_windows(quick, drawing):
-    """A drawing has its panels once; a standalone file knows nothing of windows."""
-    figure = Registry("figure").load("throughput_forward")
-    data = figure.data(quick)
-    own = drawing("throughput_forward")
-    panels = [group for group in ElementTree.fromstring(own.svg).iter("g") if group.get("data-panel")]
-    moved = [group for group in panels if "--y" in group.get("style", "")]
-    assert len(panels) > len(moved) > 0 and own.narrow_size.width < own.narrow_size.full_width
-    assert "--y" not in draw(figure, data, Style(METHODS)) and "shift" not in draw(
-        figure, data, Style(METHODS)
-    )
