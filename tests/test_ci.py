@@ -1,6 +1,8 @@
-"""`.ci/run` with commands that only say their names: lanes, failures, and the end by a signal."""
+"""`.ci/run` with commands that only say their names: lanes, failures, and the end by a signal. Actions of the
+workflows are pinned."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -8,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.helpers.support import ROOT
 
@@ -87,3 +90,23 @@ def test_a_signal_ends_all_lanes_and_shows_what_they_wrote(project: Path):
     run.send_signal(signal.SIGTERM)
     output, _ = run.communicate(timeout=30)  # `test` has the output open until it ends
     assert run.returncode == 130 and "+ make test-slurm" in output
+
+
+def test_actions_are_pinned_by_commit():
+    files = sorted((ROOT / ".github/workflows").glob("*"))
+    assert [file.stem for file in files] == ["ci", "release"]
+    for text in (file.read_text(encoding="utf-8") for file in files):
+        used = re.findall(r"uses: (.*)", text)
+        assert used and all(
+            re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used
+        )
+    text = files[0].read_text(encoding="utf-8")
+    flow = yaml.safe_load(text)
+    assert (
+        flow["permissions"] == {"contents": "read"}
+        and "secrets." not in text
+        and "pull_request_target" not in text
+    )
+    targets = set(re.findall(r"^([a-z-]+)[a-z -]*:", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = [step["run"] for job in flow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert {command.split()[1] for command in commands if command.startswith("make ")} <= targets

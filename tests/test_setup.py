@@ -10,14 +10,11 @@ import threading
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.helpers.support import ROOT
-from tools import audit, setup, torch_locks
+from tools import setup
 
 SETUP = ROOT / "tools/setup.py"
-LOCKS = ("requirements.lock", "torch.lock", "torch-cpu.lock", "tools/audit.lock", "tools/site.lock")
-ENTRY = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)(.*?)((?:\\\n\s+--hash=sha256:[0-9a-f]{64} ?)+)$", re.MULTILINE)
 NOWHERE = "http://127.0.0.1:1/simple"
 
 
@@ -361,118 +358,6 @@ def test_records_name_the_file_that_torch_came_from(monkeypatch, tmp_path):
     assert environment.TORCH_WHEEL not in environment._packages.__wrapped__()
     (tmp_path / setup.RECORDED_TORCH.name).write_text("sha256:ab\n")
     assert environment._packages.__wrapped__()[environment.TORCH_WHEEL] == "sha256:ab"
-
-
-@pytest.mark.parametrize("name", LOCKS)
-def test_every_package_of_a_lock_has_a_hash(name):
-    text = (ROOT / name).read_text(encoding="utf-8")
-    entries = ENTRY.findall(text)
-    assert len(entries) == len(re.findall(r"^\S", text, re.MULTILINE)) > 5
-    assert (
-        "".join(setup.without_torch(text).split()) == "".join("".join(ENTRY.sub("", text)).split())
-        or len(entries) > 5
-    )
-
-
-def test_locks_agree():
-    versions = [
-        {
-            (name, marker.strip(" ;\\")): version
-            for name, version, marker, _ in ENTRY.findall((ROOT / lock).read_text())
-        }
-        for lock in LOCKS[:3]
-    ]
-    common, full, cpu = versions
-    for name, version in (*full.items(), *cpu.items()):
-        assert common.get(name, version) == version
-    assert cpu["torch", ""] == full["torch", ""] + "+cpu" == f"{torch_locks.TORCH}+cpu"
-    assert any(name.startswith("nvidia-cudnn") for name, _ in full) and not any(
-        name.startswith("nvidia") for name, _ in cpu
-    )
-    assert {name for name, _ in full} >= {"triton"} <= {name for name, _ in cpu}
-
-
-def test_hashes_of_the_cpu_build_are_read_from_its_index(monkeypatch):
-    import io
-
-    wheels = {
-        "cp311-cp311-manylinux_2_28_x86_64": "1",
-        "cp310-cp310-manylinux_2_28_x86_64": "2",
-        "cp313-cp313t-manylinux_2_28_x86_64": "3",
-        "cp312-cp312-manylinux_2_28_aarch64": "4",
-        "cp312-cp312-win_amd64": "5",
-    }
-    name = f"torch-{torch_locks.TORCH}%2Bcpu"
-    page = "".join(
-        f'<a href="/whl/cpu/{name}-{tags}.whl#sha256={digit * 64}">x</a>\n' for tags, digit in wheels.items()
-    )
-    monkeypatch.setattr(torch_locks.urllib.request, "urlopen", lambda *_, **__: io.BytesIO(page.encode()))
-    assert torch_locks._cpu_hashes() == ["1" * 64, "4" * 64]
-
-
-@pytest.mark.parametrize(
-    ("vulns", "skipped", "code", "text"),
-    [
-        ([], None, None, "no known vulnerability in 2 pinned packages"),
-        (
-            [{"id": "PYSEC-1", "fix_versions": ["2"]}],
-            None,
-            1,
-            "1 of 2 pinned packages have known vulnerabilities",
-        ),
-        ([], "not on PyPI", 3, "1 of 2 pinned packages were judged, the index does not answer for b 1"),
-    ],
-)
-def test_an_audit_says_how_much_was_judged(capsys, vulns, skipped, code, text):
-    other = (
-        {"name": "b", "version": "1", "skip_reason": skipped}
-        if skipped
-        else {"name": "b", "version": "1", "vulns": []}
-    )
-    actual = {"a 1": {"name": "a", "version": "1", "vulns": vulns}, "b 1": other}
-    if code is None:
-        audit.judge(actual)
-    else:
-        with pytest.raises(SystemExit, match=str(code)):
-            audit.judge(actual)
-    said = capsys.readouterr()
-    assert text in said.out + said.err and ("a 1: PYSEC-1, mended in: 2" in said.out) == bool(vulns)
-
-
-@pytest.mark.slow
-def test_the_list_of_packages_names_those_that_measure(monkeypatch, tmp_path):
-    """By the real tool, which needs an index to be installed from."""
-    import json
-
-    monkeypatch.setattr(setup, "PYTHON", Path(sys.executable))
-    monkeypatch.setattr(audit, "SBOM", tmp_path / "sbom.json")
-    try:
-        audit.sbom()
-    except SystemExit as error:
-        pytest.skip(f"cyclonedx-bom cannot be installed here (exit code {error.code})")
-    content = json.loads((tmp_path / "sbom.json").read_text())
-    assert content["bomFormat"] == "CycloneDX"
-    assert {"torch", "numpy", "pydantic", "snakemake"} <= {part["name"] for part in content["components"]}
-
-
-def test_actions_are_pinned_by_commit():
-    files = sorted((ROOT / ".github/workflows").glob("*"))
-    assert [file.stem for file in files] == ["ci", "release"]
-    for text in (file.read_text(encoding="utf-8") for file in files):
-        used = re.findall(r"uses: (.*)", text)
-        assert used and all(
-            re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line) for line in used
-        )
-    text = files[0].read_text(encoding="utf-8")
-    flow = yaml.safe_load(text)
-    assert (
-        flow["permissions"] == {"contents": "read"}
-        and "secrets." not in text
-        and "pull_request_target" not in text
-    )
-    targets = set(re.findall(r"^([a-z-]+)[a-z -]*:", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    commands = [step["run"] for job in flow["jobs"].values() for step in job["steps"] if "run" in step]
-    assert {command.split()[1] for command in commands if command.startswith("make ")} <= targets
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")

@@ -59,7 +59,7 @@ def test_it_checks_and_times_and_says_what_is_refused(tmp_path: Path) -> None:
     assert rows[1][3] == "–" and "%" in rows[1][4]
 
 
-@pytest.mark.slow  # tests/cp/test_flash_attn_shim.py asks the strategy itself
+@pytest.mark.slow  # tests/cp/strategies/test_yunchang.py asks the strategy itself
 def test_a_package_that_is_not_here_is_named(tmp_path: Path) -> None:
     if find_spec("yunchang"):
         pytest.skip("it is here")

@@ -1,16 +1,13 @@
 """Forecasts of strategies: their bytes are the formula's, their times obey their parts, and committed records
 agree."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from longca.core.call import CallSpec
 from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
-from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, WorkForecast, forecast, links_of
-from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
+from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, WorkForecast, forecast, links_of
+from longca.cp.paper_style_forecast import RING
 from longca.cp.partition.mesh import Mesh
 from longca.cp.schedule import timeline as timeline_module
 from longca.cp.schedule.planner import LinkSpeeds
@@ -21,19 +18,10 @@ from longca.lab.advice.recorded import MeasuredCell, measured_cells
 from longca.masks import Mask, build_mask
 from longca.predict.fitted import FOLDER, load_fitted
 from tests.helpers.committed import committed
+from tests.helpers.cp.forecasts import call, device
 
 FREE = LinkSpeeds(1e30, 1e30, 0.0)
 STRATEGIES = ("ring_p2p", "ring_allgather", "usp", "loongtrain", "ulysses")
-
-
-def call(direction: str = "fwd") -> CallSpec:
-    return CallSpec(64, 8, 128, "bf16", direction)  # type: ignore[arg-type]
-
-
-def device(mask: Mask, direction: str = "fwd") -> DeviceModel:
-    model = load_fitted().find("band", direction, mask.traits, 8)
-    assert model is not None
-    return DeviceModel(model, 4e12, merges=True)
 
 
 def partition(strategy: str, mask: Mask, world: int, direction: str = "fwd") -> WorkPartition:
@@ -169,14 +157,6 @@ def test_ranks_with_equal_work_are_reckoned_once_and_alike(
     np.testing.assert_array_equal(first.free_s, other.free_s)
 
 
-@pytest.mark.parametrize("strategy", [RING, GATHER])
-def test_the_studys_schedules_move_padded_keys(strategy: str):
-    mask = build_mask("causal", seqlen=65536)
-    prediction = forecast_paper_style(strategy, mask, call(), 4, device(mask), LinkSpeeds())
-    assert prediction.sent_bytes == 3 * 2 * 16384 * 8 * 128 * 2
-    assert prediction.seconds > forecast_paper_style(strategy, mask, call(), 4, device(mask), FREE).seconds
-
-
 def test_records_of_several_gpus_agree():
     cells = measured_cells(committed("h100-cp", step=5, world=[2], strategy=["ring_p2p", "usp", RING]))
     hardware = load_hardware()
@@ -192,24 +172,3 @@ def test_records_of_several_gpus_agree():
 
     errors = np.abs([error(cell) for cell in cells])
     assert len(errors) > 20 and np.median(errors) < 0.05 and np.quantile(errors, 0.9) < 0.15
-
-
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_a_collective_over_nodes_uses_all_adapters_of_a_node(direction: str):
-    """Eight adapters bring the shards of the other eight ranks into a node, each an eighth; a ring's hop has
-    one adapter to itself."""
-    mask = build_mask("causal", seqlen=131072)
-    links = LinkSpeeds(1e12, 1e9, 0.0, 0.0, 0.0, 8)
-    quick = replace(links, intra_node_bytes_per_s=np.inf, inter_node_bytes_per_s=np.inf)
-    shard = 2 * 8192 * 8 * 128 * 2
-    ways = 1 if direction == "fwd" else 2
-    slow, free = (
-        forecast_paper_style(GATHER, mask, call(direction), 16, device(mask, direction), entry)
-        for entry in (links, quick)
-    )
-    assert (
-        slow.seconds - free.seconds == pytest.approx(ways * 8 / 8 * shard / 1e9)
-        and slow.inter_node_bytes == ways * shard
-    )
-    ring = forecast_paper_style(RING, mask, call(direction), 16, device(mask, direction), links)
-    assert ring.seconds > 15 * shard / 1e9, "each of its hops crosses nodes on some rank, and all wait for it"

@@ -9,7 +9,7 @@ import torch
 
 from longca.cp.comm.backend import Comm
 from longca.cp.public import context_parallel
-from tests.cp import test_public as public
+from tests.helpers.cp import public_calls as public
 from tests.helpers.cp.ranks import on_ranks
 
 HIT = slice(47, 77)  # the third document of `DOCUMENTS`: its tokens are on both ranks in every division

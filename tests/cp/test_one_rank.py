@@ -5,7 +5,7 @@ import torch
 
 from longca.core.errors import UserError
 from longca.cp.public import context_parallel
-from tests.cp.test_public import DOCUMENTS, HEADS, T, inputs
+from tests.helpers.cp.public_calls import DOCUMENTS, HEADS, T, inputs
 
 
 def test_positions_are_the_users_own():

@@ -11,7 +11,7 @@ import torch
 from longca.cp.comm.backend import Comm
 from longca.cp.public import ContextParallel, context_parallel
 from longca.masks import Mask
-from tests.cp.test_public import DOCUMENTS, HEADS, OWN, TOLERANCE, H, T, inputs, refusal
+from tests.helpers.cp.public_calls import DOCUMENTS, HEADS, OWN, TOLERANCE, H, T, inputs, refusal
 from tests.helpers.cp.ranks import on_ranks
 from tests.helpers.cp.reference import attention
 

@@ -119,11 +119,3 @@ def test_the_whole_product(world: int):
     cases = everything()
     for case, parts in zip(cases, zip(*on_ranks(run_all, world, cases), strict=True), strict=True):
         check(case, parts)
-
-
-@pytest.mark.parametrize("name", Registry("strategy").names())
-def test_a_strategy_says_what_it_is(name: str):
-    strategy = Registry("strategy").load(name)
-    assert strategy.label
-    assert strategy.summary
-    assert strategy.url.startswith("https://")

@@ -12,7 +12,7 @@ import longca
 from longca.core.errors import UserError
 from longca.dispatch import blockwise
 from longca.masks import Mask, build_mask
-from longca.ops import join_sinks, sinks
+from longca.ops import sinks
 from tests.dispatch.test_call import EMPTY_ROWS, inputs, near
 from tests.helpers.kernels.masks_for_tests import PATTERNS, pattern_mask
 from tests.helpers.kernels.plain_attention import plain_attention
@@ -69,16 +69,6 @@ def test_rows_without_keys(kernel: str | None):
     of_empty = torch.autograd.grad(out[:3].sum(), (q, k, v, leaf), retain_graph=True)
     assert all((grad == 0).all() for grad in of_empty)
     assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), (q, k, v, leaf)))
-
-
-def test_a_head_without_a_sink_keeps_its_bits_and_a_large_sink_leaves_nothing():
-    out = torch.randn(5, 3, 4)
-    lse = torch.randn(5, 3)
-    joined, joined_lse = join_sinks(out, lse, torch.tensor([-torch.inf, 1e30, torch.inf]))
-    assert torch.equal(joined[:, 0], out[:, 0]) and torch.equal(joined_lse[:, 0], lse[:, 0])
-    assert (joined[:, 1:] == 0).all() and (joined_lse[:, 1] == 1e30).all()
-    grad = sinks.sinks_gradient(joined, joined_lse, out, lse, torch.tensor([-torch.inf, 1e30, torch.inf]))
-    torch.testing.assert_close(grad, torch.stack([torch.zeros(()), lse[:, 1].sum(), lse[:, 2].sum()]))
 
 
 @pytest.mark.parametrize("kernel", [None, "naive"])

@@ -14,7 +14,7 @@ from examples.train_composed import Options
 from longca.cp.comm.backend import Comm
 from longca.cp.public import context_parallel
 from longca.masks import Mask
-from tests.cp.test_checkpointing import PAIRS, WAYS, gradients
+from tests.cp.api.test_differentiable import PAIRS, WAYS, gradients
 from tests.examples.test_train_composed import trained
 from tests.helpers.cp.ranks import on_ranks
 

@@ -1,4 +1,5 @@
-"""Attention in parts in Triton's interpreter, where Triton is there."""
+"""Attention over the steps of context-parallel plans, in Triton's interpreter, where Triton is there. Tests
+of the smaller kernels' modules have a part each."""
 
 import importlib.util
 
@@ -10,8 +11,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 PARTS = ("merging", "band_in_parts", "sums_to_gradients", "statistics_of_rows")
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.timeout(1200)  # the first one may wait for the process that works for all
+@pytest.mark.parametrize("part", ["band_in_parts"])
+@pytest.mark.timeout(1200)  # the first part may wait for the process that works for all
 def test_parts_are_the_whole_in_the_interpreter(part: str, interpreted: str) -> None:
     assert f"right: {part}\n" in interpreted, interpreted
 

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-# Every build is compiled with the last release of each (`tests/ops/test_versions.py`). GPUs have run
+# Every build is compiled with the last release of each (`tests/ops/band/test_versions.py`). GPUs have run
 # 3.6 alone.
 KNOWN = ("3.6", "3.7", "3.8", "3.9")
 REMEDY = (

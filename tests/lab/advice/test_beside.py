@@ -3,35 +3,21 @@
 import pytest
 
 from longca.lab.advice.beside import predictions
-from longca.lab.advice.recorded import OWN
-from longca.lab.report.decide.predicted import TOGETHER, first_rows, with_predictions
+from longca.lab.report.decide.predicted import with_predictions
 from longca.lab.report.figures.predicted_choices import PredictedChoices
 from longca.lab.report.figures.predicted_errors import PredictedErrors
-from longca.lab.store.load import load
 from longca.lab.store.table import derived
+from longca.lab.studies.record import Record
 from longca.masks import build_mask
 from longca.predict.fitted import load_fitted
 from tests.helpers.committed import committed
+from tests.helpers.recorded_cp import whole_settings
 from tests.helpers.records import quick_study
-from tests.helpers.support import ROOT
 
 
-@pytest.fixture(scope="module")
-def records():
-    """A few settings in which all own strategies ran, on two GPUs."""
-    actual = [
-        record
-        for record in load(ROOT / "reports/h100/h100-cp.parquet").records
-        if record.cell.kind == "cp"
-        and record.cell.world == 2
-        and record.cell.seqlen == 16384
-        and record.cell.seed == 0
-        and record.cell.mask in ("causal", "causal_document")
-        and record.cell.strategy in OWN
-        and not record.cell.strategy_params
-    ]
-    assert len(actual) == 20
-    return actual
+@pytest.fixture
+def records() -> list[Record]:
+    return list(whole_settings())
 
 
 def test_each_measured_cell_has_a_prediction_inside_its_interval(records):
@@ -43,18 +29,6 @@ def test_each_measured_cell_has_a_prediction_inside_its_interval(records):
     assert len(data) == 20 and data.error.abs().max() < 0.15 and data.inside.mean() > 0.75
     expected = data.time_ms_median.astype(float) / data.predicted_ms.astype(float) - 1
     assert data.error.tolist() == pytest.approx(expected.tolist())
-
-
-def test_regret_is_the_time_over_that_of_the_best(records):
-    table = derived(records)
-    data = PredictedChoices().data(with_predictions(table, records))
-    assert set(data.rule) == {"predicted", *(f"always {name}" for name in OWN)} and (data.regret >= 0).all()
-    best = data.groupby(["mask_label", "direction", "seqlen"]).regret.min()
-    assert (best == 0).all() and len(best) == 4, "one strategy is the best of its setting"
-    times = table.set_index("cell_id").time_ms_median.astype(float)
-    row = data.iloc[data.regret.to_numpy().argmax()]
-    same = table[(table["mask"] == row.mask_label) & (table.direction == row.direction)]
-    assert row.regret == pytest.approx(times[row.cell_id] / same.time_ms_median.astype(float).min() - 1)
 
 
 def test_no_prediction_where_nothing_is_known(records):
@@ -69,13 +43,6 @@ def test_no_prediction_where_nothing_is_known(records):
         and not len(PredictedErrors().data(table))
         and not len(PredictedChoices().data(table))
     )
-
-
-def test_of_many_cells_whole_settings_are_predicted(records):
-    table = derived(records)
-    assert len(first_rows(table)) == len(table)
-    settings = table.iloc[first_rows(table, 12)].groupby(TOGETHER).size()
-    assert settings.tolist() == [5, 5], "another one has no room"
 
 
 def test_without_records_of_a_kernel_with_a_strategy_an_interval_is_also_that_of_the_kernel():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from longca.lab.bench.workers.pool import Pool
+from longca.lab.store.cells import CellStore
 from tests.helpers.bench.misbehaving import write_plugins
 
 
@@ -46,3 +47,8 @@ def kept_pool(misbehaving: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(scope="module")
 def pool(plugins: None, kept_pool: Pool) -> Pool:
     return kept_pool
+
+
+@pytest.fixture
+def store(tmp_path) -> CellStore:
+    return CellStore(tmp_path / "tiny")

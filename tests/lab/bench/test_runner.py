@@ -1,7 +1,6 @@
 """The run: what is measured, what is kept, and that nothing finished is ever lost."""
 
 import io
-import itertools
 import json
 import os
 import signal
@@ -16,11 +15,10 @@ import pytest
 from longca.core.call import Work
 from longca.core.errors import UserError
 from longca.lab.bench.measure.result import Result
-from longca.lab.bench.plan.order import BATCH, shuffled
 from longca.lab.bench.run import runner
 from longca.lab.bench.run.progress import PlainProgress
-from longca.lab.bench.run.summary import Summary, run_cells
-from longca.lab.bench.workers.pool import Device, worker_key
+from longca.lab.bench.run.runner import run_cells
+from longca.lab.bench.run.summary import Summary
 from longca.lab.bench.workers.process import ending_signals
 from longca.lab.store.cells import CellStore
 from longca.lab.studies.cell import Cell
@@ -32,7 +30,8 @@ from longca.lab.studies.record import MaskFacts
 from longca.lab.studies.study import Study
 from longca.lab.studies.tables import mask_table
 from tests.helpers.bench.cells import small_cell
-from tests.helpers.bench.misbehaving import MEASURE, cp_cell, kernel_cell
+from tests.helpers.bench.fake_pool import FakePool
+from tests.helpers.bench.misbehaving import MEASURE, kernel_cell
 from tests.lab.bench.test_worker import wait_until_gone
 
 RUN = """
@@ -49,29 +48,6 @@ STUDY = Study(
     name="tiny", seed=7, measure=MEASURE, grids=(Grid(kernel="quick", mask="causal", seqlen=32, heads="2:1"),)
 )
 CELLS = [kernel_cell(kernel, seqlen) for kernel in ("quick", "naive") for seqlen in (16, 32, 48)]
-
-
-class FakePool:
-    """Answers at once; `outcome` says what."""
-
-    device = Device(type="cpu", name="fake", num_devices=1)
-    outcome: Callable[[Cell], Result]
-    measured: list[Cell]
-
-    def __init__(
-        self, device: str, logs: Path, stopped: Callable[[], bool], *_: object, **others: object
-    ) -> None:
-        FakePool.measured = []
-
-    def __enter__(self) -> "FakePool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to close."""
-
-    def measure(self, cell: Cell, _: object) -> Result:
-        FakePool.measured.append(cell)
-        return FakePool.outcome(cell)
 
 
 @pytest.fixture(autouse=True)
@@ -104,11 +80,6 @@ def run(tmp_path, monkeypatch, plugins) -> Callable[..., Summary]:
         )
 
     return start
-
-
-@pytest.fixture
-def store(tmp_path) -> CellStore:
-    return CellStore(tmp_path / "tiny")
 
 
 def mtimes(store: CellStore) -> dict[Path, int]:
@@ -199,44 +170,6 @@ def test_a_full_disk_ends_the_run_and_keeps_the_rest(run, store, monkeypatch):
     with pytest.raises(UserError, match="No space left on device"):
         run()
     assert mtimes(store) == before
-
-
-def test_the_order_is_random_follows_from_the_seed_and_starts_few_workers():
-    cells = [kernel_cell(kernel, seqlen) for kernel in ("a", "b", "c") for seqlen in range(1, 101)]
-    cells += [cp_cell("s", world, seqlen=seqlen) for world in (2, 4) for seqlen in range(8, 12)]
-    order = shuffled(cells, 1, "cuda")
-    assert order == shuffled(reversed(cells), 1, "cuda") != shuffled(cells, 2, "cuda")
-    assert sorted(order, key=lambda cell: cell.cell_id) == sorted(cells, key=lambda cell: cell.cell_id)
-    changes = sum(
-        worker_key(first, "cuda") != worker_key(two, "cuda") for first, two in itertools.pairwise(order)
-    )
-    assert 4 <= changes < 3 * -(-100 // BATCH) + 2
-    lengths = [cell.seqlen for cell in order if cell.kernel == "a"]
-    assert lengths != sorted(lengths)
-
-
-def test_cells_of_one_mask_follow_each_other():
-    cells = [
-        small_cell("naive", "causal", direction, seqlen=seqlen)
-        for seqlen in range(1, 13)
-        for direction in ("fwd", "bwd")
-    ]
-    order = shuffled(cells, 0, "cuda")
-    assert all(first.seqlen == other.seqlen for first, other in zip(order[::2], order[1::2], strict=True))
-
-
-def test_on_a_cpu_all_kernels_of_one_mask_follow_each_other_in_one_process():
-    cells = [
-        small_cell(kernel, "causal", direction, seqlen=seqlen)
-        for kernel in ("naive", "sdpa", "flex")
-        for seqlen in range(1, 13)
-        for direction in ("fwd", "bwd")
-    ]
-    order = shuffled(cells, 0, "cpu")
-    assert len({worker_key(cell, "cpu") for cell in order}) == 1
-    assert all(
-        len({cell.seqlen for cell in order[start : start + 6]}) == 1 for start in range(0, len(order) - 6, 6)
-    )
 
 
 def start_run(tmp_path: Path, cells: list[tuple[str, int]]) -> subprocess.Popen:
@@ -355,82 +288,3 @@ def test_what_a_control_does_stands_in_its_record_whatever_came_of_it(run, store
     run(cells)
     works = [store.read(cell.cell_id).work for cell in cells]
     assert works == [Work(flops=2 * 8**3), None]
-
-
-@pytest.fixture
-def run_on(tmp_path, monkeypatch, plugins) -> Callable[..., list[str]]:
-    """run_on(uuid, kernels) → the kernels that are measured on that device, of a study with two controls."""
-    cells = {name: small_cell(name, "full", seqlen=8) for name in ("matmul", "device_copy", "naive", "sdpa")}
-    study = Study(
-        name="tiny",
-        measure=MEASURE,
-        grids=(
-            Grid(
-                kernel=tuple(cells),
-                mask="full",
-                seqlen=8,
-                heads="4:2",
-                head_dim=16,
-                dtype="fp32",
-                direction="fwd",
-            ),
-        ),
-    )
-    assert {cell.cell_id for cell in study.cells()} == {cell.cell_id for cell in cells.values()}
-    version = "1"
-    monkeypatch.setattr(runner, "Pool", FakePool)
-    monkeypatch.setattr(
-        runner.MethodVersions,
-        "of",
-        lambda self, cells: lambda device: dict.fromkeys((x.cell_id for x in cells), version),
-    )
-    FakePool.outcome = staticmethod(lambda cell: Result(outcome=Unsupported(reason="fake")))
-
-    def start(uuid: str, *kernels: str, method: str = "1", **options: object) -> list[str]:
-        nonlocal version
-        version = method
-        monkeypatch.setattr(FakePool, "device", Device(type="cuda", name="fake", num_devices=1, uuid=uuid))
-        summary = run_cells(
-            study,
-            [cells[name] for name in kernels],
-            Config(results=tmp_path, device="cpu"),
-            progress=PlainProgress(io.StringIO()),
-            **options,
-        )
-        assert summary.num_measured + summary.num_kept == len(kernels), "controls beside are in no count"
-        return sorted(cell.kernel for cell in FakePool.measured)
-
-    return start
-
-
-def test_each_device_that_measures_measures_its_own_controls(run_on, store):
-    assert run_on("a", "naive") == ["device_copy", "matmul", "naive"]
-    assert run_on("a", "sdpa") == ["sdpa"], "they are known for it"
-    assert run_on("b", "sdpa", "naive") == [], "nothing to measure, no controls"
-    assert run_on("b", "sdpa", force=True) == ["device_copy", "matmul", "sdpa"]
-    assert run_on("b", "naive", method="2") == ["device_copy", "matmul", "naive"], "and of another method"
-    kernels = [record.cell.kernel for record in store.read_all()[0]]
-    assert len(kernels) == 2 + 2 * 2 and set(kernels[2:]) == {"device_copy", "matmul"}
-
-
-def test_controls_that_are_asked_for_are_cells_and_known_for_their_device(run_on, store):
-    assert run_on("a", "matmul") == ["matmul"], "of controls alone no others follow"
-    assert run_on("a", "naive", "matmul") == ["device_copy", "naive"]
-    assert run_on("b", "naive", "matmul", "sdpa") == ["device_copy", "matmul", "sdpa"], (
-        "what is kept was another device's"
-    )
-    records = store.read_all()[0]
-    assert sorted(record.cell.kernel for record in records) == ["device_copy"] * 2 + ["matmul"] * 2 + [
-        "naive",
-        "sdpa",
-    ]
-
-
-def test_a_control_that_fails_beside_is_told_and_fails_no_run(run_on, store):
-    FakePool.outcome = staticmethod(
-        lambda cell: Result(
-            outcome=Failed(type="E", message="") if cell.kernel == "matmul" else Unsupported(reason="fake")
-        )
-    )
-    assert run_on("a", "naive") == ["device_copy", "matmul", "naive"] and run_on("a", "sdpa") == ["sdpa"]
-    assert run_on("a", "naive", force=True, retry={"error"}) == ["matmul", "naive"]

@@ -2,7 +2,6 @@
 is told by line."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -11,133 +10,16 @@ import time
 
 import numpy as np
 import pytest
-import torch
 
-from longca.core.errors import UserError
 from longca.core.plugin import PACKAGE_ROOT
-from longca.kernels.contract import Problem
-from longca.kernels.own_file import LAYOUTS, OwnFilePrepared
-from longca.lab.bench.check.oracle import wrong
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences
 from longca.lab.bench.measure.wrong_rows import find_wrong_rows
 from longca.lab.bench.run import own_file
-from longca.lab.bench.run.own_file import _as_plugin
 from longca.lab.bench.workers.pool import Device
-from longca.lab.studies.cell import Cell
-from longca.lab.studies.grid import Measure
-from longca.masks import build_mask
+from tests.helpers.bench.own_files import CPU, write
 
 pytestmark = pytest.mark.long
-
-CPU = torch.device("cpu")
-MEASURE = Measure.fixed(warmup=0, repeats=3, timeout_s=30)
-FILE = """import torch
-{more}
-def prepare(mask, device):
-    return torch.from_numpy(mask.dense()).to(device)
-
-def forward(q, k, v, mask):
-    {first}
-    num_copies = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(num_copies, 1) for x in (k, v))
-    scores = (q @ k.mT) * q.shape[-1] ** -0.5
-    scores = scores.masked_fill(~mask, float("-inf"))
-    return {result}
-"""
-RIGHT = {"more": "", "first": "", "result": "scores.softmax(-1) @ v"}
-
-
-def write(folder, name="mine", **changes):
-    path = folder / f"{name}.py"
-    path.write_text(FILE.format(**RIGHT | changes))
-    return path
-
-
-def cell(kernel, direction="fwd", **fields):
-    return Cell(
-        **{
-            "kind": "kernel",
-            "kernel": kernel,
-            "mask": "causal",
-            "seqlen": 64,
-            "num_q_heads": 4,
-            "num_kv_heads": 2,
-            "head_dim": 8,
-            "dtype": "fp32",
-            "direction": direction,
-            **fields,
-        }
-    )
-
-
-def outcome(path, direction="fwd"):
-    with _as_plugin(path) as name:
-        return measure_kernel(cell(name, direction), MEASURE, CPU).outcome
-
-
-@pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_a_right_file_is_right(tmp_path, direction):
-    assert outcome(write(tmp_path), direction).status == "ok"
-    with_lse = write(tmp_path, "with_lse", result="scores.softmax(-1) @ v, scores.logsumexp(-1)")
-    assert outcome(with_lse, direction).status == "ok"
-    wrong_lse = write(tmp_path, "wrong_lse", result="scores.softmax(-1) @ v, scores.logsumexp(-1) + 1")
-    assert "lse is off" in outcome(wrong_lse, direction).reason
-
-
-def test_a_backward_of_its_own_is_called_and_checked(tmp_path):
-    own = """
-def backward(dout, q, k, v, out, lse, mask):
-    with torch.enable_grad():
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        return [{factor} * x for x in torch.autograd.grad(forward(*leaves, mask), leaves, dout)]
-"""
-    assert outcome(write(tmp_path, "own_bwd", more=own.format(factor=1)), "bwd").status == "ok"
-    assert "dq is off" in outcome(write(tmp_path, "double", more=own.format(factor=2)), "bwd").reason
-    lost = outcome(write(tmp_path, "no_grad", result="(scores.softmax(-1) @ v).detach()"), "bwd")
-    assert lost.type == "ResultError" and "define backward(dout, q, k, v, out, lse, mask)" in lost.message
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_tensors_come_in_the_layout_that_the_file_names(tmp_path, layout):
-    path = tmp_path / f"layout_{layout.lower()}.py"
-    path.write_text(f"LAYOUT = '{layout}'\ndef forward(q, k, v, mask):\n    return q\n")
-    problem = Problem(build_mask("causal", seqlen=6), 4, 2, 8, torch.float32, CPU, needs_backward=False)
-    prepared = OwnFilePrepared(problem, path)
-    x_THD = torch.randn(6, 4, 8)
-    x = prepared.to_layout(x_THD)
-    sizes = {"B": 1, "H": 4, "T": 6, "D": 8}
-    assert x.shape == tuple(sizes[axis] for axis in layout) and x.is_contiguous()
-    assert torch.equal(prepared.from_layout(prepared.forward(x, x, x).out), x_THD)
-    lse_HT = torch.randn(4, 6)
-    assert torch.equal(prepared.lse_from_layout(lse_HT[None]), lse_HT.T)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"first": "raise ValueError('no luck')"}, "line 7, in forward: raise ValueError('no luck')"),
-        ({"more": "import nosuch_module"}, "line 2, in <module>: import nosuch_module"),
-        ({"result": "scores"}, "must be a float32 tensor of (1, 4, 64, 8)"),
-        ({"result": "(scores.softmax(-1) @ v).double()"}, "out that is a float64 tensor of (1, 4, 64, 8)"),
-        ({"result": "None"}, "out that is a NoneType"),
-        ({"more": "LAYOUT = 'XYZ'"}, "BHTD, BTHD, HTD, THD"),
-    ],
-)
-def test_errors_name_the_line_or_what_is_expected(tmp_path, changes, said):
-    actual = outcome(write(tmp_path, f"bad_{abs(hash(said))}", **changes))
-    assert actual.status == "error" and said in actual.message + actual.log
-
-
-@pytest.mark.parametrize("change", ["k.zero_()", "k.data.zero_()", "k.numpy()[:] = 0"])
-def test_a_kernel_that_changes_its_inputs_is_wrong_however_it_does_it(tmp_path, change):
-    actual = outcome(write(tmp_path, f"changes_{abs(hash(change))}", first=change))
-    assert (
-        actual.status == "incorrect"
-        and "it changes its input k, which the next call would see" in actual.reason
-    )
-
-
 CLASS = "from longca.kernels.contract import Kernel\n\n\nclass Mine(Kernel):\n    label = 'mine'\n"
 SUPPORTS = "    def supports(self, call, traits, device_type):\n        return None\n"
 
@@ -184,77 +66,6 @@ def test_a_wrong_definition_is_refused_in_a_line(here, longca, tmp_path, text, s
         done.stdout + done.stderr
     )
     assert said in done.stderr and "longca-bench" not in done.stderr
-
-
-def test_the_first_wrong_row_is_found(tmp_path):
-    """A row, a key and a row without keys that are known to be wrong are named."""
-    spoilt = write(
-        tmp_path, "spoilt", result="(scores.softmax(-1) @ v).index_fill(2, torch.tensor([41, 50]), 0.5)"
-    )
-    with _as_plugin(spoilt) as name:
-        (row,) = find_wrong_rows(cell(name), MEASURE, CPU, LatestMasks(), LatestReferences())
-    assert (row.tensor, row.kind, row.row, row.head, row.num_wrong, row.num_checked) == (
-        "out",
-        "query",
-        41,
-        0,
-        8,
-        256,
-    )
-    assert "first wrong row: query 41 of head 0, off by" in str(row)
-    keys = write(
-        tmp_path,
-        "spoilt_keys",
-        more="def backward(dout, q, k, v, out, lse, mask):\n"
-        "    leaves = [x.detach().requires_grad_() for x in (q, k, v)]\n    with torch.enable_grad():\n"
-        "        dq, dk, dv = torch.autograd.grad(forward(*leaves, mask), leaves, dout)\n    dk[0, 1, 9] = "
-        "float('nan')\n"
-        "    return dq, dk, dv\n",
-    )
-    with _as_plugin(keys) as name:
-        (row,) = find_wrong_rows(cell(name, "bwd"), MEASURE, CPU, LatestMasks(), LatestReferences())
-    assert (row.tensor, row.kind, row.row, row.head, row.error) == (
-        "dk",
-        "key",
-        9,
-        1,
-        math.inf,
-    ) and "KV head 1, not finite" in str(row)
-
-
-def test_a_small_error_everywhere_has_a_worst_row(tmp_path):
-    off = write(tmp_path, "off", result="scores.softmax(-1) @ v * (1 + 6e-6)")
-    with _as_plugin(off) as name:
-        measured = measure_kernel(cell(name), MEASURE, CPU)
-        (row,) = find_wrong_rows(cell(name), MEASURE, CPU, LatestMasks(), LatestReferences())
-    assert (
-        wrong(measured.accuracy)
-        and row.num_wrong == 0
-        and "no row is far off; the worst is query" in str(row)
-    )
-
-
-def test_what_is_no_kernel_is_said_in_a_line(tmp_path):
-    for text, said in (("x = 1", "is no kernel"), ("def forward(:", "line 1 is not valid Python")):
-        path = tmp_path / "none.py"
-        path.write_text(text)
-        with pytest.raises(UserError, match=said), _as_plugin(path):
-            pass
-    with pytest.raises(UserError, match=r"Cannot read .*nosuch.py"), _as_plugin(tmp_path / "nosuch.py"):
-        pass
-
-
-def test_a_plugin_and_a_known_name_are_taken_too(tmp_path, monkeypatch):
-    monkeypatch.delenv("LONGCA_PLUGINS", raising=False)
-    with _as_plugin(write(tmp_path, "sdpa")) as name:
-        assert name == "own_sdpa"
-    plugin = tmp_path / "as_plugin.py"
-    plugin.write_text(
-        ("from longca.kernels.backends.naive import Naive\n\n\nclass MyKernel(Naive):\n    label = 'x'\n")
-        .replace("Naive\n\n", "Naive as Kernel\n\n")
-        .replace("(Naive)", "(Kernel)")
-    )
-    assert outcome(plugin).status == "ok"
 
 
 def test_the_command_over_worker_processes(longca, tmp_path):
@@ -410,10 +221,3 @@ def test_rivals_stand_beside_it_the_fastest_first(here, longca, tmp_path):
     (result,) = content["results"]
     assert result["finding"].startswith("right is right, ")
     assert [entry["cell"]["kernel"] for entry in result["rivals"]] == ["sdpa", "naive", "band"]
-
-
-def test_rivals_are_those_that_can_run_here():
-    assert set(own_file.rivals_of(cell("sdpa"), "cpu")) == {"naive", "flex"}
-    assert set(own_file.rivals_of(cell("sdpa", "bwd"), "cpu")) == {"naive"}, (
-        "no control, nothing as released, none without a backward"
-    )

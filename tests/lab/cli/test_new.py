@@ -11,13 +11,14 @@ from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.run.own_file import _as_plugin
 from longca.lab.store.table import derived
 from longca.lab.studies.grid import Measure
+from tests.helpers.bench.own_files import cell
 from tests.helpers.cp.case import Case
 from tests.helpers.cp.virtual import on_virtual_ranks
 from tests.helpers.kernels.cases import hand_made_cases, telling_cases
 from tests.helpers.kernels.plain_attention import plain_attention
 from tests.helpers.records import quick_study
+from tests.helpers.report_figures import drawings_of
 from tests.kernels import test_contract_kernels as of_kernels
-from tests.lab.cli.test_bench import cell
 from tests.lab.report import test_figures as of_figures
 from tests.masks import test_contract_masks as of_masks
 
@@ -87,7 +88,7 @@ def test_a_figure_keeps_its_contract(made):
     quick = derived([entry for entry in quick_study() if entry.cell.mask == "causal"])
     figure = Registry("figure").load(name)
     assert "ms (causal" in figure.title(figure.data(quick)), "a claim has a number"
-    of_figures.test_each_mark_on_the_page_leads_to_its_records(name, quick, of_figures.drawings_of(quick))
+    of_figures.test_each_mark_on_the_page_leads_to_its_records(name, quick, drawings_of(quick))
     of_figures.test_it_takes_a_study_without_its_data_and_one_of_a_single_cell(name)
 
 

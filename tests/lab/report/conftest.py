@@ -1,5 +1,5 @@
-"""One page of the whole quick study, made once; a page costs seconds, so most tests make one of a few
-records."""
+"""One page of the whole quick study and its figures, made once. A page costs seconds, so most tests make one
+of a few records."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -9,8 +9,11 @@ import pytest
 from longca.lab.report import build as building
 from longca.lab.report.build import build
 from longca.lab.report.look.svg import with_shared_styles
+from longca.lab.store.table import derived
 from tests.helpers.records import quick_study
 from tests.helpers.report import DAMAGED, few
+from tests.helpers.report_figures import SOME, completed, drawings_of
+from tests.helpers.report_outline import Outline
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +36,28 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         "drawn_figures",
         lambda table, paper, beside: (defaultdict(list), with_shared_styles([]), [work() for work in beside]),
     )
+
+
+@pytest.fixture(scope="session")
+def text(page):
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def outline(text):
+    return Outline(text)
+
+
+@pytest.fixture(
+    scope="session",
+    params=[False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["some masks", "all masks"],
+)
+def quick(request):
+    """The time that a figure takes grows with its panels: one for each mask."""
+    return completed(derived([entry for entry in quick_study() if request.param or entry.cell.mask in SOME]))
+
+
+@pytest.fixture(scope="session")
+def drawing(quick):
+    return drawings_of(quick)

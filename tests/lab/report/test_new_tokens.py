@@ -20,8 +20,8 @@ from longca.lab.store.table import derived, is_square
 from longca.lab.studies.fitting import fits
 from longca.lab.studies.playoff.case import case_id
 from tests.helpers.records import record
+from tests.helpers.report_cases import cell
 from tests.helpers.support import ROOT
-from tests.lab.report.test_answers import cell
 
 SQUARE = {"sdpa": 40.0, "flex": 50.0}
 CHUNK = {"sdpa": 30.0, "flex": 20.0}  # the other way round

@@ -6,8 +6,8 @@ from typing import Any
 
 from longca.lab.report.build import build
 from tests.helpers.chromium import Browser, browser
+from tests.helpers.report_cases import both
 from tests.lab.report.test_browser import pytestmark
-from tests.lab.report.test_facets import both
 
 __all__ = ["pytestmark"]
 

@@ -1,45 +1,16 @@
 """The derived table says what the records say, by arithmetic that is done here again by hand."""
 
 import math
-import re
 
 import pytest
 
-from longca.core.errors import UserError
-from longca.core.hardware import Hardware, load_hardware
 from longca.lab.store.columns import COLUMNS
-from longca.lab.store.table import columns, derived, in_order, is_ranked
+from longca.lab.store.table import derived, in_order, is_ranked
 from longca.lab.studies.cell import Cell
-from longca.lab.studies.outcome import Failed, Incorrect, OutOfMemory, TimedOut, Unsupported
-from longca.lab.studies.record import COSTS, Accuracy, MaskFacts, Memory, Samples
+from longca.lab.studies.outcome import Failed, OutOfMemory, TimedOut, Unsupported
+from longca.lab.studies.record import COSTS, Accuracy, Memory
 from tests.helpers.records import quick_study, record
-
-CELL = Cell(
-    kind="kernel",
-    kernel="sdpa",
-    mask="causal",
-    seqlen=100,
-    num_q_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    dtype="bf16",
-    direction="fwd",
-)
-FACTS = MaskFacts(digest="0" * 16, area=5050, num_groups=1, num_bands=1)
-
-
-def rows(records, hardware=None):
-    """One dictionary a record."""
-    values = columns(records, hardware)
-    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-
-
-def one(cell=CELL, outcome=None, **fields):
-    return rows([record(cell, outcome, **{"mask": FACTS, **fields})], load_hardware())[0]
-
-
-def samples(*ranks, timer="monotonic", **fields):
-    return Samples(time_ms=ranks, warmup=1, timer=timer, **fields)
+from tests.helpers.table_rows import CELL, FACTS, changed, control, one, rows, samples
 
 
 def test_times_are_quartiles_of_the_samples_in_order():
@@ -144,47 +115,6 @@ def test_a_copy_moves_bytes_and_computes_nothing():
     assert one(control("device_copy"))["peak_percent"] is None  # no source gives this CPU's bandwidth
 
 
-def control(kernel, **changes):
-    return CELL.model_copy(update={"kernel": kernel, "mask": "full", "seqlen": 2048, **changes})
-
-
-def test_attention_is_held_against_what_its_own_device_reached_in_its_own_study():
-    def timed(cell, time_ms, **fields):
-        return record(cell, samples=samples((time_ms,), timer="cuda_event"), **fields)
-
-    here = {"gpu": "NVIDIA H200", "study": "a"}
-    records = [
-        timed(CELL, 1.0, **here, mask=FACTS),
-        timed(control("matmul"), 5.0, **here),
-        timed(control("matmul", seqlen=4096), 20.0, **here),
-        timed(control("matmul", dtype="fp16"), 0.1, **here),
-        timed(control("matmul"), 0.1, gpu="NVIDIA H100 NVL", study="a"),
-        timed(control("matmul"), 0.1, gpu="NVIDIA H200", study="b"),
-        timed(control("device_copy", dtype="fp16"), 2.0, **here),
-        record(control("matmul", seqlen=8192), Incorrect(reason="out is off by 0.1, allowed 0.004"), **here),
-    ]
-    first, *rest = rows(records, load_hardware())
-    assert first["ceiling_tflops"] == pytest.approx(max(2 * 2048**3 / 5e9, 2 * 4096**3 / 20e9))
-    assert first["ceiling_percent"] == pytest.approx(
-        100 * first["tflops_per_device"] / first["ceiling_tflops"]
-    )
-    assert first["ceiling_gb_per_s"] == pytest.approx(4 * 2048 * 4 * 16 / 2e-3 / 1e9)  # a copy has no dtype
-    assert all(row["ceiling_percent"] is None for row in rest)
-    for alone in (rows([records[0]]), rows(records[:1] + records[3:])):
-        assert alone[0]["ceiling_tflops"] is None and alone[0]["ceiling_percent"] is None
-
-
-def test_ranks_are_held_against_one_device_each():
-    cell = CELL.model_copy(update={"kind": "cp", "strategy": "ulysses", "world": 2})
-    actual = rows(
-        [
-            record(cell, mask=FACTS, samples=samples((1.0,), (1.0,))),
-            record(control("matmul"), samples=samples((5.0,))),
-        ]
-    )[0]
-    assert actual["ceiling_percent"] == pytest.approx(100 * actual["tflops"] / 2 / actual["ceiling_tflops"])
-
-
 def test_nominal_operations_are_those_of_the_density_asked():
     cell = CELL.model_copy(
         update={
@@ -287,57 +217,6 @@ def test_no_records_make_an_empty_frame():
     assert derived([]).shape == (0, len(COLUMNS))
 
 
-def test_hardware_is_found_by_its_whole_name(tmp_path):
-    hardware = load_hardware()
-    assert hardware.find("NVIDIA H20").peak_tflops.value < hardware.find("NVIDIA H200").peak_tflops.value
-    assert hardware.find("") is None and Hardware().peak_tflops("NVIDIA H200", "bf16") is None
-    twice = tmp_path / "hardware.yaml"
-    entry = (
-        "- {name: X, gpu_names: [G], peak_tflops: {value: 1, source: 'https://x'}, bandwidth_gb_s: "
-        "{value: 1, source: 'https://x'}}\n"
-    )
-    twice.write_text(entry * 2)
-    with pytest.raises(UserError, match="'G' is repeated"):
-        load_hardware(twice)
-    twice.write_text(entry.replace("value: 1", "value: 0", 1))
-    with pytest.raises(UserError, match="greater than 0"):
-        load_hardware(twice)
-
-
-def changed(**fields):
-    return Cell(**CELL.model_dump() | fields)
-
-
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("H200", "H200 SXM"),
-        ("h200 sxm", "H200 SXM"),
-        ("NVIDIA H200 NVL", "H200 NVL"),
-        ("H20", "H20"),
-        ("a100 sxm", "A100 SXM 80 GB"),
-    ],
-)
-def test_a_gpu_is_found_by_the_names_that_people_give_it(name: str, found: str) -> None:
-    assert load_hardware().named(name).name == found
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            "A100",
-            "GPU 'A100' may be 'A100 SXM 80 GB' or 'A100 PCIe 80 GB' or 'A100 40 GB'. Give one of these names",  # noqa: E501
-        ),
-        ("H300", "Unknown GPU 'H300'"),
-        ("", "Unknown GPU ''"),
-    ],
-)
-def test_a_name_of_several_gpus_or_none_is_refused(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=re.escape(said)):
-        load_hardware().named(name)
-
-
 def test_a_straggler_is_seen_and_named():
     cell = changed(kind="cp", strategy="ulysses", world=3)
     row = one(cell, samples=samples((1.0, 2.0, 9.0), (2.0, 2.0, 2.0), (3.0, 4.0, 3.0)))
@@ -347,36 +226,6 @@ def test_a_straggler_is_seen_and_named():
         50.0
     )  # above the middle of the two
     assert one()["straggler_percent"] is one()["slowest_rank"] is None
-
-
-def test_ranks_are_held_against_their_kernel_alone():
-    cell = changed(kind="cp", strategy="ulysses", world=2)
-    both = record(cell, mask=FACTS, samples=samples((1.0,), (1.0,)))
-
-    def percent(*others):
-        return rows([both, *others])[0]["single_percent"]
-
-    def single(time_ms, cell=CELL, **fields):
-        return record(cell, mask=FACTS, samples=samples((time_ms,)), **fields)
-
-    assert (
-        percent(single(1.5)) == pytest.approx(75.0) and rows([both, single(1.5)])[1]["single_percent"] is None
-    )
-    early, late = (
-        single(time_ms, started_at=f"2026-11-20T1{hour}:00:00Z") for time_ms, hour in ((1.5, 0), (1.0, 1))
-    )
-    assert percent(late, early) == pytest.approx(50.0)  # the later one
-    others = (
-        {"direction": "bwd"},
-        {"seqlen": 200},
-        {"mask": "full"},
-        {"num_kv_heads": 4},
-        {"kernel": "naive"},
-        {"seed": 1},
-    )
-    assert all(percent(single(1.5, changed(**change))) is None for change in others)
-    assert percent(single(1.5, study="other")) is percent(single(1.5, gpu="NVIDIA H200")) is percent() is None
-    assert percent(record(CELL, Incorrect(reason="off"))) is None
 
 
 def test_costs_have_columns_of_their_names():
@@ -409,30 +258,6 @@ def test_a_study_that_stands_aside_is_ranked_by_itself_alone():
     assert is_ranked(derived([*mixed, of("naive", "other")])).tolist() == [True, False, True, True], (
         "most of it is as usual"
     )
-
-
-def test_each_device_is_held_against_its_own_controls_and_else_against_those_of_its_model():
-    def timed(cell, time_ms, uuid, gpu="NVIDIA H200"):
-        stored = record(cell, samples=samples((time_ms,), timer="cuda_event"), mask=FACTS, gpu=gpu, study="a")
-        node = stored.environment.nodes[0]
-        node = node.model_copy(update={"gpu": node.gpu | {"uuid": uuid}})
-        return stored.model_copy(
-            update={"environment": stored.environment.model_copy(update={"nodes": (node,)})}
-        )
-
-    records = [
-        *(timed(CELL, 1.0, uuid) for uuid in "abc"),
-        timed(CELL, 1.0, "a", gpu="NVIDIA H100"),
-        timed(control("matmul"), 5.0, "a"),
-        timed(control("matmul"), 4.0, "b"),
-    ]
-    ceilings = [row["ceiling_tflops"] for row in rows(records, load_hardware())[:4]]
-    assert ceilings == [
-        pytest.approx(2 * 2048**3 / 5e9),
-        pytest.approx(2 * 2048**3 / 4e9),
-        pytest.approx(2 * 2048**3 / 4e9),
-        None,
-    ]
 
 
 def test_cycles_stand_beside_times():

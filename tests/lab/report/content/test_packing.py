@@ -1,0 +1,15 @@
+"""Data on a page stay data."""
+
+from longca.lab.report.content.packing import compressed, page_data
+from longca.lab.report.rows import rows_json
+from longca.lab.report.series import labelled
+from longca.lab.store.table import derived, in_order
+from tests.helpers.records import quick_study, record
+
+
+def test_data_cannot_end_their_script():
+    entry = record(quick_study()[0].cell, notes=("</script><script>alert(1)</script>",))
+    text = rows_json(in_order([entry]), labelled(derived([entry])))
+    page = f'<script type="application/zlib" id="data">{compressed(text)}</script><b>'
+    assert page.count("</script>") == 1
+    assert page_data(page, "data")["notes"] == {"every": "</script><script>alert(1)</script>"}

@@ -1,0 +1,81 @@
+"""The way to band attention's gradients, chosen by predicted times."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from longca.masks import Mask, build_mask
+from longca.ops.band.config import BandKernel, choose_tiles
+from longca.ops.band.plan import plan_band_attention
+from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
+from longca.ops.band.tables.backward_way import (
+    LONGEST,
+    LONGEST_PART,
+    BackwardWay,
+    chosen_way,
+    has_predicted_times,
+    ways_of_one_pass,
+)
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("heads", "rounds", "ways"),
+    [
+        (8, 8, [(4, 1), (2, 1), (1, 1)]),
+        (2, 8, [(2, 1), (1, 1), (2, 2)]),
+        (3, 1, [(3, 1), (1, 1)]),
+        (1, 8, [(1, 1), (1, 2)]),
+    ],
+)
+def test_heads_at_once_divide_the_heads(heads: int, rounds: int, ways: list[tuple[int, int]]) -> None:
+    assert ways_of_one_pass(heads, rounds) == ways
+
+
+def test_masks_unlike_the_measured_ones_go_by_the_rule() -> None:
+    full = build_mask("full", seqlen=LONGEST)
+    causal = build_mask("causal", seqlen=4096)
+    others = [
+        build_mask("full", seqlen=LONGEST + 1),
+        build_mask("full", seqlen=1000),
+        full.crop((0, LONGEST), (0, LONGEST // 2)),
+        full.crop((0, LONGEST_PART), (0, 256)),
+        build_mask("causal_sliding_window", seqlen=4096, window=256),
+        build_mask("block_sparse_uniform", seqlen=4096, density=0.5),
+        Mask(4096, 4096, (*causal.groups, *causal.groups)),
+        Mask(0, 0, (np.empty((0, 6), dtype=np.int64),)),
+    ]
+    assert has_predicted_times(full, 2) and not has_predicted_times(full, 3)
+    assert has_predicted_times(full.crop((0, LONGEST_PART), (0, 8192)), 3)
+    assert not any(has_predicted_times(mask, 2) for mask in others)
+    for mask in others:
+        assert chosen_way(mask, 16, 2) == BackwardWay(preferred_dq_order(mask, 2))
+
+
+def test_the_plan_starts_so_many_heads_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "longca.ops.band.plan.choose_tiles", lambda head_dim, _, **how: choose_tiles(head_dim, (9, 0), **how)
+    )
+    for seqlen, heads in ((2048, 4), (8192, 2)):
+        mask = build_mask("full", seqlen=seqlen)
+        way = chosen_way(mask, 64, 8)
+        assert way == BackwardWay(AddOrder.FROM_FIRST, heads, 1)
+        plan = plan_band_attention(mask, num_q_heads=64, num_kv_heads=8, head_dim=128, device=CPU)
+        config = plan.kernels[BandKernel.DKDV][1]
+        assert BandKernel.DQ not in plan.kernels and config.in_order is AddOrder.FROM_FIRST
+        assert (config.kv_heads_per_section, config.rounds_per_section) == (heads, 1)
+
+
+@pytest.mark.parametrize(("seqlen", "most_ms"), [(8192, 5), (32768, 2)])
+def test_a_choice_takes_little_time(seqlen: int, most_ms: float) -> None:
+    """1 and 0.2 ms on an idle core."""
+    times = []
+    for name in ("causal", "global_sliding_window") * 5:
+        mask = build_mask(name, seqlen=seqlen)
+        start = time.thread_time()
+        chosen_way(mask, 64, 8)
+        times.append(time.thread_time() - start)
+    assert min(times) * 1e3 < most_ms
