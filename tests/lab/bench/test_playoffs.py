@@ -14,7 +14,8 @@ from longca.lab.bench.run.method_version import method_versions
 from longca.lab.bench.run.players import cells_of_cases, choose_players, due_playoffs, playoffs_of, unplayed
 from longca.lab.bench.run.playoffs import PlayoffCounts
 from longca.lab.bench.run.progress import PlainProgress
-from longca.lab.bench.run.summary import Summary, run_cells
+from longca.lab.bench.run.runner import run_cells
+from longca.lab.bench.run.summary import Summary
 from longca.lab.ranking import Measurement
 from longca.lab.ranking.table import COLUMNS, counted, is_played, pairs_of, standings
 from longca.lab.store.beside.playoffs import PlayoffStore
