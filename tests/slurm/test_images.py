@@ -79,12 +79,12 @@ def test_another_image(digest, accidents, cluster, scenario):
         place.write_text("another")
         output = run.finish(code=2)
         assert output.splitlines()[-1].startswith("longca: Image ")
-        log = next((project.folder / "results/slurm-logs/rule_collect").iterdir()).read_text()
+        log = next((project.folder / "results/slurm-logs/rule_playoff").iterdir()).read_text()
         for printed in (output, log):
             assert [
                 line for line in printed.splitlines() if "is not the obtained one" in line and digest in line
             ], printed
-        assert "FAILED" in states(jobs(), "collect")
+        assert "FAILED" in states(jobs(), "playoff")
         kept = project.cells()
         place.unlink()
         place.with_suffix(".right").rename(place)
