@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from longca.cp.partition.mesh import HeadPlan, plan_heads
-from longca.cp.schedule.head_chunking import (
+from longca.cp.partition.mesh import HeadChunk, HeadPlan, plan_heads, split_heads
+from longca.cp.schedule.planner import INTRA_NODE_BYTES_PER_S
+from longca.cp.schedule.work_partition import (
     CANDIDATE_WEIGHTS,
     PARTS_OF_KV_HEAD,
-    HeadChunk,
     HeadCost,
     choose_chunks,
     estimated_s,
-    split_heads,
 )
-from longca.cp.schedule.planner import INTRA_NODE_BYTES_PER_S
 from tests.helpers.cp.case import Case
 from tests.helpers.cp.peak import Peak
 from tests.helpers.cp.ranks import on_ranks

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from longca.cp.partition.joint import PartitionStack, partition_jointly
+from longca.cp.partition.chunked_partition import partition_jointly
+from longca.cp.partition.mask_partition import PartitionStack, Step
 from longca.cp.partition.mesh import Mesh
 from longca.cp.partition.sharding import (
     CANDIDATES,
@@ -15,7 +16,7 @@ from longca.cp.partition.sharding import (
     best_swap,
     make_sharding,
 )
-from longca.cp.schedule.plan import Plan, Step, Transfer
+from longca.cp.schedule.plan import Plan, Transfer
 from longca.cp.schedule.planner import MOST_WORLDS, Planner, UnitCosts, cost_of, costs_of, partition_mask
 from longca.cp.schedule.ring_and_gather import Gather, Ring, RingPlan
 from longca.masks import Mask, build_mask
