@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from longca.core.call import CallSpec
 from longca.core.hardware import load_hardware
 from longca.core.plugin import Registry
+from longca.core.schema import CallSpec
 from longca.cp.forecast import PASS_EFFICIENCY, CallForecast, DeviceModel, WorkForecast, forecast, links_of
 from longca.cp.paper_style_forecast import GATHER, RING, forecast_paper_style
 from longca.cp.partition.mesh import Mesh

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from longca.core import Registry, Scalar, UserError, check_name, format_length, parse_length, whole_number
+from longca.core import (
+    Registry,
+    Scalar,
+    UserError,
+    check_name,
+    format_length,
+    given_heads,
+    parse_length,
+    whole_number,
+)
 from longca.lab.advice.question import check_blocks
-from longca.lab.studies import USUAL_SEQLEN, usual_corpus, usual_heads
+from longca.lab.studies import USUAL_HEADS, USUAL_SEQLEN, usual_corpus
 from longca.masks import Mask, build_mask
 
 if TYPE_CHECKING:
@@ -35,7 +44,7 @@ def mask_and_heads(
         UserError: an argument cannot be used.
     """
     if isinstance(mask, str):
-        num_q_heads, num_kv_heads = usual_heads(num_q_heads, num_kv_heads)
+        num_q_heads, num_kv_heads = given_heads(num_q_heads, num_kv_heads, USUAL_HEADS)
         built = _built(mask, gpus, seqlen, new_tokens, corpus, seed, num_kv_heads, params)
         return built, num_q_heads, num_kv_heads
     given = {"seqlen": seqlen, "new_tokens": new_tokens, "corpus": corpus, "seed": seed, **params}
@@ -47,7 +56,7 @@ def mask_and_heads(
         )
     if num_q_heads is None and num_kv_heads is None and isinstance(mask, Mask) and mask.num_groups > 1:
         num_kv_heads = mask.num_groups  # a mask with head groups says how many KV heads it is for
-    return mask, *usual_heads(num_q_heads, num_kv_heads)
+    return mask, *given_heads(num_q_heads, num_kv_heads, USUAL_HEADS)
 
 
 def _built(

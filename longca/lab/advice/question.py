@@ -107,7 +107,7 @@ class AdviceQuestion:
     seeds: tuple[int, ...] = ()
     """of the draws that time is predicted over, first that of `mask`; () for a mask that is not drawn"""
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """by kernel, the kinds of masks (`longca.predict.kernel.part_kind`) in whose parts records have it, on
+    """by kernel, the kinds of masks (`longca.predict.fitted.part_kind`) in whose parts records have it, on
     any GPU"""
 
     def __repr__(self) -> str:
