@@ -45,6 +45,7 @@ BANDS = ("band", "band_atomic")
 EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
+BY_PEAK = "share of peak"  # the source of a model that is of another GPU
 # share of held-out residuals in an interval, such that it contains 90 % of other cells, as
 # `benchmarks.predict.errors` checks
 NOMINAL = 0.96

@@ -6,28 +6,38 @@ The interval of a prediction, and the parts of it that no record supports.
 
 An interval holds 90 % of measured times where records tell: residuals of records that were held out while the
 rest was fitted. It is wider where the prediction goes beyond records.
+
+The limit on masks of blocks: plans of them are made block by block, in each draw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from longca.core import UserError, format_length
 from longca.lab.advice.option import candidates, mean_forecast, predict_each
-from longca.lab.advice.question import BY_PEAK
 from longca.predict import part_kind, widest
-from longca.predict.fitted import interval_of
+from longca.predict.fitted import BY_PEAK, interval_of
 
 if TYPE_CHECKING:
     from longca.cp.schedule import LinkSpeeds
     from longca.lab.advice.option import Candidate, OptionForecast
     from longca.lab.advice.question import AdviceQuestion
+    from longca.masks import Mask
     from longca.predict import Interval
 
 WIDER_BY_RANKS = 0.15  # of the interval, for each doubling beyond the ranks of records
 NETWORK_RANGE = (0.6, 1.25)  # of an assumed rate between nodes
+CHANGES = (
+    ("half the rate between nodes", 1.0, 0.5),
+    ("twice the rate between nodes", 1.0, 2.0),
+    ("half the rate inside a node", 0.5, 1.0),
+    ("twice the rate inside a node", 2.0, 1.0),
+)
+"""(what changes, factor of the rate inside a node, factor of the rate between nodes)"""
 
 
 def with_range(links: LinkSpeeds) -> list[LinkSpeeds]:
@@ -35,6 +45,19 @@ def with_range(links: LinkSpeeds) -> list[LinkSpeeds]:
     holds."""
     rate = links.inter_node_bytes_per_s
     return [links, *(replace(links, inter_node_bytes_per_s=rate * factor) for factor in NETWORK_RANGE)]
+
+
+def changed_speeds(links: LinkSpeeds, gpus: int) -> list[tuple[str, LinkSpeeds]]:
+    """(what is changed, the speeds of messages then), for all that matters on so many GPUs."""
+    if gpus == 1:
+        return []
+    near = links.intra_node_bytes_per_s
+    far = links.inter_node_bytes_per_s
+    return [
+        (what, replace(links, intra_node_bytes_per_s=near * inside, inter_node_bytes_per_s=far * between))
+        for what, inside, between in CHANGES
+        if between == 1 or gpus > links.ranks_per_node
+    ]
 
 
 def interval_s(
@@ -259,3 +282,46 @@ def _hopeless(forecasts: DrawForecasts) -> set[str]:
         for way in ordered[FEWEST_WAYS:]
         if all(seconds > HOPELESS * best[draw] for draw, seconds in way.seconds().items())
     }
+
+
+MOST_BLOCKS = 40_000_000  # of all head groups, on several GPUs: 128K tokens in blocks of 64, for 8 KV heads
+MOST_BLOCKS_ALONE = 150_000_000  # on one GPU, where nothing is planned: 256K tokens of the same
+ALIKE_BLOCKS = 100_000  # from which on the draws of a random block mask are alike
+
+
+def check_blocks(name: str, params: Mapping[str, Any], seqlen: int, num_kv_heads: int, gpus: int) -> None:
+    """Refuses a mask of too many blocks before it is built.
+
+    Args:
+        params: of the pattern; those with blocks have `block` or `mean_block`.
+
+    Raises:
+        UserError: it would have more than can be counted in a minute or so.
+    """
+    block = params.get("block", params.get("mean_block"))
+    if isinstance(block, int) and block > 0:
+        _check(name, (-(-seqlen // block)) ** 2 * num_kv_heads, seqlen, gpus)
+
+
+def check_grid(mask: Mask, gpus: int) -> None:
+    """The same for a mask that is built already."""
+    if mask.grid is not None:
+        _check(mask.name or "of blocks", mask.grid.visible.size, mask.seqlen_q, gpus)
+
+
+def draws_alike(mask: Mask) -> bool:
+    """True for random blocks of such a number that other draws have the same time."""
+    return mask.grid is not None and mask.grid.visible.size >= ALIKE_BLOCKS
+
+
+def _check(name: str, num_blocks: int, seqlen: int, gpus: int) -> None:
+    most = MOST_BLOCKS if gpus > 1 else MOST_BLOCKS_ALONE
+    if num_blocks > most:
+        raise UserError(
+            f"Mask '{name}' of {format_length(seqlen)} tokens has {num_blocks:,} blocks, too many to predict",
+            why=(
+                f"{'plans on several GPUs are' if gpus > 1 else 'tiles are'} counted block by block, at most "
+                f"{most:,}"
+            ),
+            todo="Take fewer tokens, or larger blocks such as block=1024",
+        )
