@@ -37,8 +37,8 @@ cp.runtime                     {_PLANNED} ops cp.comm
 cp.planned                     {_PLANNED} cp.comm cp.runtime
 cp.baselines                   core masks kernels cp.comm cp.partition cp.contract cp.runtime
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
-cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.sinks ops.transfer
-cp.public                      core masks cp.api cp.comm
+cp.calls                       core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.sinks ops.transfer
+cp.context                     core masks cp.calls cp.comm
 transformers                   core masks dispatch cp
 """  # noqa: E501
 # in the laboratory, "lab." is left out

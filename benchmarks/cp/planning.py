@@ -30,9 +30,9 @@ import torch
 
 from benchmarks.common.text import machine
 from longca.core import format_length, parse_length
-from longca.cp.api.estimates import Estimator
-from longca.cp.api.planning import MaskPlan, MaskPlanner
-from longca.cp.api.request import AUTO, CpRequest, parse_strategy
+from longca.cp.calls.estimates import Estimator
+from longca.cp.calls.planning import MaskPlan, MaskPlanner
+from longca.cp.calls.request import AUTO, CpRequest, parse_strategy
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band import plan_band_attention

@@ -6,7 +6,7 @@ import pytest
 
 from longca.core import CallSpec
 from longca.core.plugin import Registry
-from longca.cp.api.estimates import Estimate, Forecaster, fastest
+from longca.cp.calls.estimates import Estimate, Forecaster, fastest
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.masks import Mask, build_mask
 

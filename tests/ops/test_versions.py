@@ -147,7 +147,7 @@ def test_attention_says_what_computes_instead(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_context_parallel_says_what_computes_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.cp.api.request import CpRequest, _kernel
+    from longca.cp.calls.request import CpRequest, _kernel
 
     def kernel(name: str) -> str:
         return _kernel(

@@ -24,7 +24,7 @@ from longca.core import (
     whole_number,
 )
 from longca.cp.forecast import PROFILES
-from longca.lab.advice.draws import check_blocks, check_grid, draws_alike
+from longca.cp.partition import check_blocks, check_grid, draws_alike
 from longca.lab.store.text import plural
 from longca.lab.studies import (
     DRAWS,

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from longca.core import UserError, format_length
 from longca.cp.forecast import links_of
+from longca.cp.partition import draws_alike
 from longca.lab.advice.answer import Advice, AdvisedOption
 from longca.lab.advice.draws import (
     NEAR,
     NETWORK_RANGE,
     changed_speeds,
-    draws_alike,
     extrapolations,
     forecast_draws,
     interval_s,

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from longca.core import UserError
-from longca.cp.api.ranks import all_or_none
-from longca.cp.api.request import AUTO
-from longca.cp.api.warming import warm_kernel
+from longca.cp.calls.ranks import all_or_none
+from longca.cp.calls.request import AUTO
+from longca.cp.calls.warming import warm_kernel
 from longca.cp.comm.p2p import ReceiveBuffers
 from longca.cp.partition.mesh import RANKS_PER_NODE
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import torch
 
     from longca.core import Scalar
-    from longca.cp.api.estimates import Estimator
-    from longca.cp.api.request import CpRequest
+    from longca.cp.calls.estimates import Estimator
+    from longca.cp.calls.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import CommStream
     from longca.cp.contract import HeadStrategy, PreparedStrategy
@@ -199,7 +199,7 @@ class MaskPlanner:
     @cached_property
     def _estimator(self) -> Estimator:
         """Made when seconds are first asked for: a strategy that was given needs no models of time."""
-        from longca.cp.api.estimates import Estimator
+        from longca.cp.calls.estimates import Estimator
 
         is_fitted = self._request.device.type == "cuda"
         return Estimator(self._kernel, self._comm.messages, self._ranks_per_node, is_fitted)
