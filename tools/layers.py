@@ -15,13 +15,12 @@ ops.band.tables                core masks ops.band.tables
 ops.band.tables.tile_rows      masks
 ops.band.tables.backward_rule  masks ops.band.tables.tile_rows
 ops.band.config                core ops.band.tables
-ops.band.launcher
-ops.band.launches              ops.band.launcher
+ops.band.replay
 ops.sinks
 ops.transfer
-ops.band.plan                  core masks ops.transfer ops.band.tables ops.band.config ops.band.launches
-ops.band.triton                ops.band.tables ops.band.config ops.band.launches
-ops.band.sm90                  ops.band.tables ops.band.triton ops.band.config ops.band.launches ops.band.plan
+ops.band.plan                  core masks ops.transfer ops.band.tables ops.band.config ops.band.replay
+ops.band.triton                ops.band.tables ops.band.config ops.band.replay
+ops.band.sm90                  ops.band.tables ops.band.triton ops.band.config ops.band.replay ops.band.plan
 ops.band                       core masks ops.band ops.sinks
 kernels                        core masks lowering ops
 dispatch                       core masks lowering ops kernels

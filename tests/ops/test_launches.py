@@ -199,7 +199,7 @@ def test_repeated_calls_start_the_same(setting: Setting, name: str) -> None:
 
 def test_descriptors_are_made_once_for_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """And anew for another address; of many addresses, only the last ones are kept."""
-    from longca.ops.band import launcher
+    from longca.ops.band.replay import launcher
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     monkeypatch.setattr(launcher, "MOST_BOXES", 2)
@@ -351,7 +351,7 @@ def test_parts_of_other_plans_are_told_apart() -> None:
 
 
 def test_recordings_are_bounded_and_not_copied() -> None:
-    from longca.ops.band.launches import MOST_RECORDINGS
+    from longca.ops.band.replay.launches import MOST_RECORDINGS
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     setting = SETTINGS["hopper"]
@@ -367,7 +367,7 @@ def test_recordings_are_bounded_and_not_copied() -> None:
 
 def test_counters_are_new_in_each_call_and_filled_in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a block of them, and for another stream; `recorded_launches` sees to it that each is 0."""
-    from longca.ops.band import launches
+    from longca.ops.band.replay import launches
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     setting = SETTINGS["hopper"]
@@ -407,7 +407,7 @@ def test_a_profiler_is_told_of_every_launch() -> None:
 
 
 def test_other_versions_of_triton_run_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.ops.band import launcher
+    from longca.ops.band.replay import launcher
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     monkeypatch.setattr(launcher, "VERSIONS", ("none",))

@@ -200,7 +200,7 @@ def test_records_say_that_launches_are_not_replayed(monkeypatch: pytest.MonkeyPa
         records_costs=False,
     )
     assert BandPrepared(on_cpu).notes == []
-    monkeypatch.setattr("longca.ops.band.launcher.VERSIONS", ("3.5.",))
+    monkeypatch.setattr("longca.ops.band.replay.launcher.VERSIONS", ("3.5.",))
     assert "not replayed with Triton" in BandPrepared(on_cpu).notes[0]
 
 
