@@ -2,8 +2,8 @@
 
 import pytest
 
-from longca.core.call import AS_RELEASED, FIXED_ORDER
 from longca.core.plugin import PACKAGE_ROOT, Registry
+from longca.core.schema import AS_RELEASED, FIXED_ORDER
 from longca.lab.studies.study import load_study
 
 STUDIES = sorted((PACKAGE_ROOT.parent / "config/studies").glob("*.yaml"), key=lambda path: path.name)

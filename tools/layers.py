@@ -15,13 +15,12 @@ ops.band.tables                core masks ops.band.tables
 ops.band.tables.tile_rows      masks
 ops.band.tables.backward_rule  masks ops.band.tables.tile_rows
 ops.band.config                core ops.band.tables
-ops.band.launcher
-ops.band.launches              ops.band.launcher
+ops.band.replay
 ops.sinks
 ops.transfer
-ops.band.plan                  core masks ops.transfer ops.band.tables ops.band.config ops.band.launches
-ops.band.triton                ops.band.tables ops.band.config ops.band.launches
-ops.band.sm90                  ops.band.tables ops.band.triton ops.band.config ops.band.launches ops.band.plan
+ops.band.plan                  core masks ops.transfer ops.band.tables ops.band.config ops.band.replay
+ops.band.triton                ops.band.tables ops.band.config ops.band.replay
+ops.band.sm90                  ops.band.tables ops.band.triton ops.band.config ops.band.replay ops.band.plan
 ops.band                       core masks ops.band ops.sinks
 kernels                        core masks lowering ops
 dispatch                       core masks lowering ops kernels
@@ -37,8 +36,8 @@ cp.runtime                     {_PLANNED} ops cp.comm
 cp.planned                     {_PLANNED} cp.comm cp.runtime
 cp.baselines                   core masks kernels cp.comm cp.partition cp.contract cp.runtime
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
-cp.api                         core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.sinks ops.transfer
-cp.public                      core masks cp.api cp.comm
+cp.calls                       core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.sinks ops.transfer
+cp.context                     core masks cp.calls cp.comm
 transformers                   core masks dispatch cp
 """  # noqa: E501
 # in the laboratory, "lab." is left out

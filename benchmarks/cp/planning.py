@@ -30,9 +30,9 @@ import torch
 
 from benchmarks.common.text import machine
 from longca.core import format_length, parse_length
-from longca.cp.api.estimates import Forecaster
-from longca.cp.api.planning import MaskPlan, MaskPlanner
-from longca.cp.api.request import AUTO, CpRequest, parse_strategy
+from longca.cp.calls.estimates import Estimator
+from longca.cp.calls.planning import MaskPlan, MaskPlanner
+from longca.cp.calls.request import AUTO, CpRequest, parse_strategy
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band import plan_band_attention
@@ -81,7 +81,7 @@ def planner_of(rank: int, world: int, strategy: str) -> MaskPlanner:
     name, params = parse_strategy(strategy)
     request = CpRequest(name, params, "band", *HEADS, HEAD_DIM, torch.bfloat16, CPU, True, "nccl", "first")
     planner = MaskPlanner(comm, request)
-    planner._forecaster = Forecaster(planner._kernel, "nccl", world)
+    planner._estimator = Estimator(planner._kernel, "nccl", world, is_fitted=True)
     return planner
 
 

@@ -7,32 +7,19 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.core import lazy, reading, secrets
-    from longca.core.call import (
-        AS_RELEASED,
-        BACKWARD_FLOPS_RATIO,
-        DTYPE_BYTES,
-        FIXED_ORDER,
-        MOST_HEADS,
-        MOST_RANKS,
-        MOST_TOKENS,
-        Answer,
-        CallSpec,
-        Direction,
-        Dtype,
-        Messages,
-        Milliseconds,
-        Named,
-        Scalar,
-        Work,
-    )
     from longca.core.children.forks import in_forks
     from longca.core.errors import (
         UserError,
+        by_numbers,
         check_installed,
         check_name,
         escaped,
+        format_length,
+        given_heads,
         missing,
         missing_of,
+        parse_heads,
+        parse_length,
         raise_all,
         shortened,
         shown,
@@ -54,19 +41,34 @@ if TYPE_CHECKING:
         say_left_out,
     )
     from longca.core.schema import (
+        AS_RELEASED,
+        BACKWARD_FLOPS_RATIO,
+        DTYPE_BYTES,
+        FIXED_ORDER,
         LARGEST_INT,
+        MOST_HEADS,
         MOST_NAMES,
+        MOST_RANKS,
+        MOST_TOKENS,
+        Answer,
+        CallSpec,
         Count,
+        Direction,
+        Dtype,
         Frozen,
+        Messages,
+        Milliseconds,
         Model,
         Name,
+        Named,
+        Scalar,
+        Work,
         merge,
         parse,
         problems_of,
         read_yaml,
     )
     from longca.core.signature import refused_signature
-    from longca.core.units import by_numbers, format_length, parse_heads, parse_length
     from longca.core.version import VERSION
 else:
     __getattr__, __dir__ = face(__name__)
@@ -112,6 +114,7 @@ __all__ = [
     "escaped",
     "folder_for_new",
     "format_length",
+    "given_heads",
     "in_forks",
     "lazy",
     "load_hardware",

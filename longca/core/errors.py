@@ -1,4 +1,5 @@
-"""Errors about user input. Their text is safe to print for any input."""
+"""Errors about user input, whose text is safe to print for any input, and checks of what users write: names,
+whole numbers, lengths ("8K") and head counts ("64:8")."""
 
 import difflib
 import importlib.util
@@ -14,12 +15,16 @@ MOST_OF_VALUE = 250  # characters of a value in quotes
 MOST_OF_LINE = 2_000  # characters of one part of a message
 MOST_PROBLEMS = 20  # lines of a message that names several problems
 MOST_COMPARED = 100  # longest name for which similar names are searched
+MOST_SHOWN = 80  # characters of a wrong length or head count
 
 LAB = frozenset(
     {"jinja2", "matplotlib", "pandas", "psutil", "pyarrow", "pynvml", "rich", "snakemake", "typer"}
 )
 """modules of the extra `lab` in pyproject.toml, which `pip install longca` leaves out"""
 
+_LENGTH = re.compile(r"([0-9]{1,30})\s*([kKmM]?)")
+_HEADS = re.compile(r"\s*([0-9]{1,30})\s*(?::\s*([0-9]{1,30})\s*)?")
+_FACTOR = {"": 1, "k": 1024, "m": 1024 * 1024}
 _QUOTED = re.compile(
     rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'"
 )  # not from the end of one value to the begin of the next
@@ -186,6 +191,72 @@ def truth(what: str, value: Any) -> bool:
     ):
         return bool(value)
     raise UserError(f"{what} is {value!r}", todo="Give True or False")
+
+
+def parse_length(text: int | str) -> int:
+    """Tokens: 8192, "8192" or "8K" (K = 1024, M = 1024²). Raises ValueError for anything else, and below
+    1."""
+    match = _LENGTH.fullmatch(str(text).strip())
+    value = int(match[1]) * _FACTOR[match[2].lower()] if match and not isinstance(text, bool) else 0
+    if value < 1:
+        raise ValueError(
+            f"{_given(text)} is not a length: use a whole number of at least 1, such as 4096 or 8K"
+        )
+    return value
+
+
+def format_length(num_tokens: int) -> str:
+    """4096 → "4K", 1500 → "1500"."""
+    for factor, suffix in ((1024 * 1024, "M"), (1024, "K")):
+        if num_tokens >= factor and num_tokens % factor == 0:
+            return f"{num_tokens // factor}{suffix}"
+    return str(num_tokens)
+
+
+def parse_heads(text: str | int) -> tuple[int, int]:
+    """(query heads, KV heads) from "64:8"; a lone number means as many KV heads. Raises ValueError."""
+    match = _HEADS.fullmatch(str(text))
+    num_q_heads, num_kv_heads = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not num_q_heads or not num_kv_heads:
+        raise ValueError(f"{_given(text)} is not a head count: use QUERY:KV, such as '64:8'")
+    if num_q_heads % num_kv_heads:
+        raise ValueError(
+            f"'{text}': {num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads"
+        )
+    return num_q_heads, num_kv_heads
+
+
+def given_heads(num_q_heads: object, num_kv_heads: object, usual: str) -> tuple[int, int]:
+    """The numbers of query and KV heads: the usual ones where both are None, and as many KV heads as query
+    heads where only those are.
+
+    Args:
+        usual: "64:8".
+
+    Raises:
+        UserError: one is no positive whole number.
+    """
+    if num_q_heads is None:
+        num_q_heads, usual_kv = parse_heads(usual)
+        num_kv_heads = usual_kv if num_kv_heads is None else num_kv_heads
+    queries = whole_number("The number of query heads", num_q_heads)
+    return queries, queries if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
+
+
+def by_numbers(text: str) -> tuple[tuple[str, int], ...]:
+    """Sort key of a text by the numbers in it, lengths included: "64:8" precedes "64:64", and "256" precedes
+    "1K"."""
+    parts = re.split(r"([0-9]{1,30}[kKmM]?)(?![0-9A-Za-z])", text)
+    return tuple(
+        ("", int(part.rstrip("kKmM")) * _FACTOR[part.lstrip("0123456789").lower()])
+        if index % 2
+        else (part, 0)
+        for index, part in enumerate(parts)
+    )
+
+
+def _given(text: int | str) -> str:
+    return shortened(repr(text), MOST_SHOWN)
 
 
 def missing(what: str, module: str) -> UserError:

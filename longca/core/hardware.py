@@ -100,6 +100,30 @@ class Hardware(Frozen):
             )
         return by_name[alike[0]]
 
+    def network(self, name: str) -> Network:
+        """A profile by its name, or the first of a file that `longca probe` has written.
+
+        Raises:
+            UserError: there is none.
+        """
+        path = Path(name)
+        if path.suffix not in (".yaml", ".yml"):
+            network = next((each for each in self.networks if each.name == name), None)
+            if network is None:
+                raise unknown(
+                    "profile of messages",
+                    name,
+                    [each.name for each in self.networks],
+                    todo="They stand in config/hardware.yaml",
+                )
+            return network
+        if not path.is_file():
+            raise UserError(f"There is no file '{name}'", todo="`longca probe` writes one")
+        networks = load_hardware(path).networks
+        if not networks:
+            raise UserError(f"'{name}' holds no profile of messages", todo="`longca probe` writes one")
+        return networks[0]
+
     def peak_tflops(self, gpu_name: str, dtype: str) -> float | None:
         """The peak rate for that GPU and dtype; None without a source."""
         gpu = self.find(gpu_name) if dtype in ("bf16", "fp16") else None

@@ -7,9 +7,9 @@ from longca.core.lazy import face
 if TYPE_CHECKING:
     from longca.cp import forecast, paper_style_forecast, partition, schedule
     from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S
+    from longca.cp.context import ContextParallel, context_parallel
     from longca.cp.contract import HeadStrategy, PreparedStrategy, Strategy
     from longca.cp.planned import PlannedStrategy
-    from longca.cp.public import ContextParallel, context_parallel
 else:
     __getattr__, __dir__ = face(__name__)
 

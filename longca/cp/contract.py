@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from longca.core import Answer, CallSpec, Frozen, Plugin, Scalar, parse
 from longca.kernels import missing_modules
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.partition.mesh import Mesh
+    from longca.cp.partition.mesh import ChunkWeights, Mesh
     from longca.cp.partition.sharding import Sharding
-    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Forward, Kernel, Problem
     from longca.masks import LazyMask, Mask, Traits
+
+    Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+    """dq, dk, dv, and in float32 that of the sinks, if there are any"""
 
 LocalCalls = list[tuple[CallSpec, "Traits"]]
 """kernel calls of ranks, each with the traits of its mask"""
@@ -85,6 +87,45 @@ class PreparedStrategy:
         the sum over ranks.
         """
         raise NotImplementedError
+
+
+class LocalAttention(Protocol):
+    """Attention with all tokens and some heads: T × h × D and T × g × D, with h sinks or without."""
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, /
+    ) -> Forward:
+        """The output as T × h × D, without a graph, and the inputs of its backward."""
+        ...
+
+    def backward(self, saved: Any, dout: torch.Tensor, /) -> Grads: ...
+
+
+class PreparedByHeads(PreparedStrategy):
+    """A strategy whose attention takes the sinks of the heads that the rank computes."""
+
+    takes_sinks = True
+    _attention: LocalAttention
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
+        return self._attention.forward(q.detach(), k.detach(), v.detach(), None)
+
+    def backward(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self._attention.backward(forward.saved, dout.detach())[:3]
+
+    def forward_with_sinks(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks_H: torch.Tensor
+    ) -> Forward:
+        return self._attention.forward(q.detach(), k.detach(), v.detach(), sinks_H.detach())
+
+    def backward_with_sinks(
+        self, forward: Forward, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        dq, dk, dv, dsinks = self._attention.backward(forward.saved, dout.detach())
+        assert dsinks is not None, "the result is one of forward_with_sinks"
+        return dq, dk, dv, dsinks
 
 
 class Strategy(Plugin):

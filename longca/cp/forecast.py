@@ -40,7 +40,7 @@ from longca.predict.fitted import CallModel, call_amounts, whole_statistics
 
 if TYPE_CHECKING:
     from longca.core import CallSpec, Messages, Network
-    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.partition.mesh import HeadChunk
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.timeline import RankTimes
     from longca.cp.schedule.work_partition import WorkPartition

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from longca.core import Answer, CallSpec
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
+    from longca.cp.partition.mask_partition import Step
+    from longca.cp.partition.mesh import ChunkWeights
     from longca.cp.partition.sharding import Sharding
-    from longca.cp.schedule.head_chunking import ChunkWeights
-    from longca.cp.schedule.plan import Plan, Schedule, Step
+    from longca.cp.schedule.plan import Plan, Schedule
     from longca.cp.schedule.planner import ScoredPlan, UnitCosts
     from longca.kernels import Kernel, Problem
     from longca.masks import LazyMask, Mask, Traits

@@ -6,23 +6,28 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.predict import fit, fitted, tile_statistics
-    from longca.predict.kernel import (
+    from longca.predict import fit, fitted
+    from longca.predict.fitted import (
         Interval,
         KernelModel,
-        amounts,
         clock_slowdown,
+        form_labels,
+        part_kind,
+        ran_earlier,
+        widest,
+    )
+    from longca.predict.kernel import (
+        TileShape,
+        TileStatistics,
+        amounts,
         covers_all,
         even_idle,
-        form_labels,
         heads_of_item,
         items_of,
         part_amounts,
-        part_kind,
-        ran_earlier,
+        tile_statistics,
         way_of,
         ways_of_parts,
-        widest,
     )
 else:
     __getattr__, __dir__ = face(__name__)
@@ -30,6 +35,8 @@ else:
 __all__ = [
     "Interval",
     "KernelModel",
+    "TileShape",
+    "TileStatistics",
     "amounts",
     "clock_slowdown",
     "covers_all",

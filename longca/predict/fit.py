@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longca.predict.kernel import FEATURES, Interval, KernelModel, at_full_clock, clock_slowdown
-from longca.predict.tile_statistics import TileShape
+from longca.predict.fitted import Interval, KernelModel, clock_slowdown
+from longca.predict.kernel import FEATURES, TileShape
 
 SHAPES = (
     TileShape(128, 128),
@@ -241,3 +241,15 @@ def non_negative(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, fl
         x = trial
     miss = float(np.square(scaled @ x - target).sum())
     return x / scale, miss
+
+
+def at_full_clock(measured_s: np.ndarray, throttle: float) -> np.ndarray:
+    """The seconds at full clock of a measured time: the inverse of t · slowdown(t), (n,)."""
+    low = measured_s / (1 + throttle)
+    high = measured_s.copy()
+    for _ in range(40):
+        middle = (low + high) / 2
+        late = middle * clock_slowdown(middle, throttle) > measured_s
+        low = np.where(late, low, middle)
+        high = np.where(late, middle, high)
+    return (low + high) / 2

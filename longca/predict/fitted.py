@@ -1,4 +1,22 @@
-"""Fitted models of kernels, stored as JSON.
+"""Models of the time of kernels, fitted on records and stored as JSON.
+
+The time of a call is a sum of a few costs times the amounts of the call, with the slowdown of long calls by
+the clock:
+
+    time at full clock = Σ cost · amount          amounts: FEATURES, costs: never negative, fitted on records
+    time               = time at full clock · slowdown        1 for short calls, `1 + throttle` for long ones
+
+A GPU keeps its highest clock for a few milliseconds. Then the power limit slows all computation by about the
+same factor, for any kernel:
+
+    slowdown   1 + throttle │                 ┌───────
+                            │             ╱
+                          1 │────────┘
+                            └────────┴────────┴──────── time at full clock
+                                  BOOST_S   SETTLED_S
+
+A kernel with several algorithms has a model for each (`KernelModel.way`). All other kernels have one unnamed
+model.
 
 `models/` has a file for each device with committed records; `python -m tools.fitted` makes them. Other
 records can be fitted in the same way.
@@ -7,31 +25,153 @@ records can be fitted in the same way.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from longca.core import UserError
-from longca.predict.kernel import (
-    FITTED_HEAD_DIM,
-    Interval,
-    KernelModel,
-    amounts,
-    covers_all,
-    form_labels,
-    items_of,
-    way_of,
-    widest,
-)
-from longca.predict.tile_statistics import TileShape, tile_statistics
+from longca.predict.kernel import FEATURES, TileShape, amounts, covers_all, items_of, tile_statistics, way_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from longca.masks import Mask, Traits
-    from longca.predict.tile_statistics import TileShape, TileStatistics
+    from longca.predict.kernel import TileStatistics
+
+BANDS = ("band", "band_atomic")
+# commits of records of earlier kernels of `band`
+EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")
+FITTED_HEAD_DIM = 128
+LONG_ROWS = 0.25
+BY_PEAK = "share of peak"  # the source of a model that is of another GPU
+# share of held-out residuals in an interval, such that it contains 90 % of other cells, as
+# `benchmarks.predict.errors` checks
+NOMINAL = 0.96
+# of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
+BOOST_S = 6e-3
+SETTLED_S = 24e-3
+
+
+def ran_earlier(kernel: str, git_sha: str) -> bool:
+    """True if records of a kernel at a commit are of `band` before its present kernels."""
+    return kernel in BANDS and git_sha.startswith(EARLIER_RECORDS)
+
+
+def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
+    """The labels of a call, for which some kernels have special algorithms.
+
+    "long": a query sees a quarter of all keys or more, in bands. "packed": the mask is segments of tokens
+    under one window, for which kernels need no tile lists.
+    """
+    seen = traits.area / max(traits.num_groups * traits.seqlen_q * traits.seqlen_k, 1)
+    return {
+        "plain": "plain" if traits.full or traits.causal else "masked",
+        "rows": "long" if seen >= LONG_ROWS and not traits.is_block_grid else "short",
+        "heads": "grouped" if heads_per_kv > 1 else "equal",
+        "lists": "packed" if traits.num_segments or traits.full else "listed",
+        "blocks": "blocks" if traits.is_block_grid else "bands",
+    }
+
+
+def part_kind(traits: Traits) -> str:
+    """The kind of a mask, in the plural, whose parts kernels attend to in context parallelism: "windows"."""
+    if traits.is_block_grid:
+        return "blocks"
+    if traits.full or traits.causal:
+        return "full or causal masks"
+    if traits.num_segments > 1:
+        return "documents"
+    return "windows" if traits.num_segments else "other bands"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Relative residuals of records held out of the fit: measured over predicted, minus 1."""
+
+    low: float
+    high: float
+    """bounds that contain NOMINAL of the residuals"""
+    median: float
+    """median of their absolute values"""
+    p95: float
+    num_records: int
+
+    @classmethod
+    def of(cls, residuals: Sequence[float] | np.ndarray, coverage: float = NOMINAL) -> Interval:
+        """The interval of these residuals, with equal numbers below and above."""
+        values = np.sort(np.asarray(residuals, dtype=float))
+        low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
+        size = np.abs(values)
+        return cls(
+            float(low), float(high), float(np.median(size)), float(np.quantile(size, 0.95)), len(values)
+        )
+
+    def widened(self, factor: float) -> Interval:
+        """The interval scaled about its centre by this factor."""
+        centre = (self.low + self.high) / 2
+        half = (self.high - self.low) / 2 * factor
+        return Interval(max(centre - half, -0.95), centre + half, self.median, self.p95, self.num_records)
+
+
+def widest(intervals: Sequence[Interval]) -> Interval:
+    """The union of these intervals."""
+    return Interval(
+        min(interval.low for interval in intervals),
+        max(interval.high for interval in intervals),
+        max(interval.median for interval in intervals),
+        max(interval.p95 for interval in intervals),
+        min(interval.num_records for interval in intervals),
+    )
+
+
+@dataclass(frozen=True)
+class KernelModel:
+    """The fitted costs of one kernel in one direction."""
+
+    kernel: str
+    direction: str
+    shape: TileShape
+    """the best-fitting tiles, which may differ from the kernel's own"""
+    costs_ms: Mapping[str, float]
+    """milliseconds for one of each of FEATURES"""
+    throttle: float
+    """slowdown of long calls at the clock under the power limit"""
+    by_mask: Interval
+    """residuals of held-out masks"""
+    by_length: Interval
+    """residuals of held-out lengths"""
+    longest_tokens: int
+    """the largest length among the records"""
+    form: tuple[str, ...] = ()
+    """the calls of this model, by labels of `form_labels`; all calls if empty"""
+    way: str = ""
+    """the kernel's algorithm of this model, of `longca.predict.kernel`"""
+    source: str = "records"
+    """`records`, or `share of peak` without records"""
+
+    def boosted_s(self, amounts: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
+        """Seconds at full clock, (…,), of calls with these amounts (…, 6). All costs except that of the call
+        itself scale with the head dim."""
+        costs = self._costs.copy()
+        costs[:-1] *= head_dim / FITTED_HEAD_DIM
+        return amounts @ costs / 1e3
+
+    @cached_property
+    def _costs(self) -> np.ndarray:
+        """`costs_ms` in the order of FEATURES."""
+        return np.array([self.costs_ms[name] for name in FEATURES])
+
+    def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
+        """The slowdown of work of this many seconds at full clock."""
+        return clock_slowdown(boosted_s, self.throttle)
+
+
+def clock_slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:
+    """`KernelModel.slowdown` for a given throttle."""
+    progress = np.log(np.maximum(boosted_s, BOOST_S) / BOOST_S) / np.log(SETTLED_S / BOOST_S)
+    return 1 + throttle * np.minimum(progress, 1)
 
 
 @dataclass(frozen=True)

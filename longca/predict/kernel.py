@@ -1,17 +1,19 @@
-"""The time of a kernel call: a sum of a few costs times the amounts of a call, and the slowdown of long calls
-by the clock.
+"""The amounts of a kernel call, from which `longca.predict.fitted` makes its time: the pairs of tiles, and the idle
+time of the division into work items.
 
-    time at full clock = Σ cost · amount          amounts: FEATURES, costs: never negative, fitted on records
-    time               = time at full clock · slowdown        1 for short calls, `1 + throttle` for long ones
+Kernels compute whole tiles. A tile is a number of rows, which query heads of one KV head may share, by a
+number of keys:
 
-A GPU keeps its highest clock for a few milliseconds. Then the power limit slows all computation by about the
-same factor, for any kernel:
+    tile                 its pairs are counted as
+    ┌──────┐ all visible    full       nothing is masked
+    ├──────┤ some visible   partial    all are computed, and some are masked
+    └──────┘ none visible   empty      skipped, or looked at and skipped, or computed by kernels that take a dense mask
 
-    slowdown   1 + throttle │                 ┌───────
-                            │             ╱
-                          1 │────────┘
-                            └────────┴────────┴──────── time at full clock
-                                  BOOST_S   SETTLED_S
+A kernel's programs divide the rows of tiles, or backward the columns. The tail wave leaves multiprocessors
+idle, which `WorkSpread` estimates. Counts are for one query head.
+
+In masks with many head groups of the same distribution, two are counted. In masks with very many queries,
+equally spaced pieces are counted.
 
 Kernel-specific algorithms: rules of single kernels that are not fitted to records.
 
@@ -21,36 +23,35 @@ Kernel-specific algorithms: rules of single kernels that are not fitted to recor
     band          both        items of work are divided that take longer than half a multiprocessor's share, but not in one pass; forward
                               its operator has a finer limit
     cudnn_graph   bwd         a window that looks ahead as well as back is computed over the whole square, and masked there
-
-A kernel with several algorithms has a model for each (`KernelModel.way`). All other kernels have one unnamed
-model.
 """  # noqa: E501
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.lowering import tile_counts
+from longca.masks import Mask, band
 from longca.ops.band import AddOrder, orders_of_parts
-from longca.predict.tile_statistics import PROGRAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from longca.masks import Traits
 
-    from longca.masks import Mask, Traits
-    from longca.predict.tile_statistics import TileShape, TileStatistics
-
+MOST_GROUPS = 2
+MOST_ROWS = 1 << 19  # counted queries
+PIECE_ROWS = 4096  # queries of a piece
+PROGRAMS = 132  # multiprocessors of an H200 and of an H100
 TWO_KERNELS = "two kernels"
 FROM_LAST = "one pass from the last row"
 FROM_FIRST = "one pass from the first row"
 ORDERS = {AddOrder.FROM_LAST: FROM_LAST, AddOrder.FROM_FIRST: FROM_FIRST}
 WAYS = np.array([*(ORDERS.get(order, TWO_KERNELS) for order in AddOrder), TWO_KERNELS])
 """by order; the last is that of −1, two kernels"""
-BANDS = ("band", "band_atomic")
 # of `RESIDENT_PROGRAMS` in longca/ops/band/plan.py: two for each multiprocessor
 OWN = ("band",)
 OWN_MOST = 0.5
@@ -58,13 +59,201 @@ OWN_MOST = 0.5
 IN_ORDER = ("fa2", "torch_flash")
 DKDV_MATMULS = 4  # matmuls of the kernel for dK and dV
 BOTH_MATMULS = 7  # of both kernels
-# commits of records of earlier kernels of `band`
-EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")
+FEATURES = ("computed", "partial", "empty", "unshared", "rows", "call")
+"""10⁶ computed pairs of all heads, plus the pairs that idle multiprocessors could compute during the tail
+wave (`WorkSpread.idle`); pairs in partial tiles, for the additional cost of their masks; pairs in empty
+tiles; computed pairs divided by the heads that share a KV head; 10⁶ rows; 1"""
 
 
-def ran_earlier(kernel: str, git_sha: str) -> bool:
-    """True if records of a kernel at a commit are of `band` before its present kernels."""
-    return kernel in BANDS and git_sha.startswith(EARLIER_RECORDS)
+@dataclass(frozen=True)
+class TileShape:
+    """A tile of the score matrix. With `pack` > 1 its rows belong to several query heads of one KV head."""
+
+    rows: int
+    keys: int
+    pack: int = 1
+    """query heads that share a tile, at most"""
+    per_block: bool = False
+    """in block masks, tiles restart at each block: a block narrower than a tile takes a whole tile"""
+
+    def tokens(self, heads_per_kv: int) -> int:
+        """Number of tokens in the rows of a tile."""
+        return max(self.rows // min(self.pack, heads_per_kv), 1)
+
+
+@dataclass(frozen=True, eq=False)
+class WorkSpread:
+    """Pairs of each work item of one query head: of rows of tiles, or of columns of tiles."""
+
+    pairs: np.ndarray
+    """(n,), the largest first"""
+    last: float = 0.0
+    """pairs of the last item in the order of the sequence"""
+    repeats: int = 1
+    """number of items that each counted item represents"""
+
+    @classmethod
+    def of(cls, pairs: np.ndarray) -> WorkSpread:
+        some = pairs[pairs > 0]
+        return cls(np.sort(some)[::-1], float(some[-1]) if len(some) else 0.0)
+
+    def idle(self, copies: int, most: float = math.inf, *, in_order: bool = False) -> float:
+        """Idle capacity (in pairs) of the tail wave.
+
+        Items are assigned to free multiprocessors, the largest first. One multiprocessor gets k + 1 of the
+        first k · PROGRAMS + 1 items; the largest of these sums over all k estimates the total time. In the
+        order of the sequence, some of the last items have just begun when none is left to start; the mean
+        wait is half an item.
+
+        Args:
+            copies: number of copies of each item: one for each head, or each KV head.
+            most: largest item, as a fraction of a multiprocessor's share of all pairs; longer items are split
+                into equal parts.
+            in_order: items start in the order of the sequence.
+        """
+        copies *= self.repeats
+        pairs = self.pairs
+        total = float(self.pairs.sum()) * copies
+        if len(pairs) and pairs[0] * PROGRAMS > most * total:
+            parts = np.ceil(pairs * PROGRAMS / (most * total)).astype(int)
+            pairs = np.sort(np.repeat(pairs / parts, parts))[::-1]
+        rounds = np.arange(-(-len(pairs) * copies // PROGRAMS))
+        if not len(rounds):
+            return 0.0
+        until = float(((rounds + 1) * pairs[rounds * PROGRAMS // copies]).max())
+        return max(until * PROGRAMS - total, PROGRAMS * self.last / 2 if in_order else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class TileStatistics:
+    """Pairs of one query head, by kind of tile."""
+
+    area: float
+    """visible pairs"""
+    full: float
+    partial: float
+    empty: float
+    rows: int
+    """queries"""
+    of_rows: WorkSpread
+    count_columns: Callable[[], WorkSpread]
+
+    @cached_property
+    def of_columns(self) -> WorkSpread:
+        """Columns of tiles; counted on demand, since only backward kernels iterate by keys."""
+        return self.count_columns()
+
+    @property
+    def computed(self) -> float:
+        return self.full + self.partial
+
+    @property
+    def waste(self) -> float:
+        """The hidden share of computed pairs; 0 if nothing is computed."""
+        return 1 - self.area / self.computed if self.computed else 0.0
+
+
+def tile_statistics(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
+    """Counts the tiles of a mask, exactly except for uncounted groups.
+
+    Args:
+        heads_per_kv: query heads for each KV head.
+    """
+    if mask.seqlen_q > MOST_ROWS:
+        return _of_pieces(mask, shape, heads_per_kv)
+    tokens = shape.tokens(heads_per_kv)
+    groups = range(min(mask.num_groups, MOST_GROUPS))
+    lines = _block_lines if shape.per_block and mask.grid is not None else _tile_lines
+    counted = [lines(mask, tokens, shape.keys, group) for group in groups]
+    full, partial = (float(np.mean([part.sum() for part in parts])) for parts in zip(*counted, strict=True))
+    empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
+    return TileStatistics(
+        mask.area / mask.num_groups,
+        full,
+        partial,
+        empty,
+        mask.seqlen_q,
+        WorkSpread.of(sum(counted[0], np.zeros(1))),
+        lambda: WorkSpread.of(sum(lines(mask, tokens, shape.keys, 0, columns=True), np.zeros(1))),
+    )
+
+
+def _tile_lines(
+    mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs in full and in partial tiles of each row of tiles, or of each column, (n,) each."""
+    full, partial = tile_counts(mask, tokens, keys, group, columns=columns)
+    size = float(tokens * keys)
+    return full * size, partial * size
+
+
+def _block_lines(
+    mask: Mask, tokens: int, keys: int, group: int, *, columns: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same with tiles that restart at each block. Tiles beyond the end of a block count as full, since
+    they need no mask."""
+    assert mask.grid is not None
+    visible, q_bounds, k_bounds = mask.grid.solid(group)
+    height, width = (
+        -(-np.diff(bounds) // size) * size for bounds, size in ((q_bounds, tokens), (k_bounds, keys))
+    )
+    seen = visible.astype(float)
+    tiles = (
+        np.repeat(height @ seen * keys, width // keys)
+        if columns
+        else np.repeat(seen @ width * tokens, height // tokens)
+    )
+    return tiles, np.zeros_like(tiles)
+
+
+def _of_pieces(mask: Mask, shape: TileShape, heads_per_kv: int) -> TileStatistics:
+    """The statistics of pieces of the queries, scaled to the whole mask by its visible pairs. Columns are
+    assumed to be as long as rows."""
+    count = MOST_ROWS // PIECE_ROWS
+    starts = (
+        np.linspace(0, mask.seqlen_q - PIECE_ROWS, count).astype(np.int64) // PIECE_ROWS * PIECE_ROWS
+    ).tolist()
+    if mask.grid is None and PIECE_ROWS % shape.tokens(heads_per_kv) == 0:  # no tile overlaps two pieces
+        # the last one is needed for `WorkSpread.last`
+        parts = [_one_below_the_other(mask, starts[:-1]), _one_below_the_other(mask, starts[-1:])]
+    else:
+        parts = [mask.crop((start, start + PIECE_ROWS), (0, mask.seqlen_k)) for start in starts]
+    pieces = [tile_statistics(part, shape, heads_per_kv) for part in parts]
+    area, full, partial = (
+        sum(getattr(piece, name) for piece in pieces) for name in ("area", "full", "partial")
+    )
+    factor = mask.area / mask.num_groups / area if area else 0.0
+    full = full * factor
+    partial = partial * factor
+    empty = max(float(mask.seqlen_q) * mask.seqlen_k - full - partial, 0.0)
+    rows = WorkSpread.of(np.concatenate([piece.of_rows.pairs for piece in pieces]))
+    rows = WorkSpread(rows.pairs, rows.last, round(mask.seqlen_q / (count * PIECE_ROWS)))
+    return TileStatistics(
+        mask.area / mask.num_groups, full, partial, empty, mask.seqlen_q, rows, lambda: rows
+    )
+
+
+def _one_below_the_other(mask: Mask, starts: list[int]) -> Mask:
+    """The pieces of a band mask that begin at these queries, stacked into one mask that is counted in one
+    pass."""
+    key = "pieces of rows", tuple(starts)
+    if key not in mask.kept:
+        height = PIECE_ROWS
+        groups = tuple(
+            np.concatenate(
+                [
+                    band.shift(
+                        band.cut(bands, (start, start + height), (0, mask.seqlen_k)),
+                        number * height - start,
+                        0,
+                    )
+                    for number, start in enumerate(starts)
+                ]
+            )
+            for bands in mask.groups
+        )
+        mask.kept[key] = Mask(len(starts) * height, mask.seqlen_k, groups)
+    return mask.kept[key]
 
 
 def way_of(kernel: str, direction: str, mask: Mask, num_kv_heads: int) -> str:
@@ -127,47 +316,6 @@ def items_of(kernel: str, direction: str, way: str) -> Items:
     if direction == "fwd":
         return Items(by_keys=False, all_heads=False, most=most, in_order=kernel in IN_ORDER)
     return Items(by_keys=True, all_heads=own, most=most, share=DKDV_MATMULS / BOTH_MATMULS if own else 1.0)
-
-
-FEATURES = ("computed", "partial", "empty", "unshared", "rows", "call")
-"""10⁶ computed pairs of all heads, plus the pairs that idle multiprocessors could compute during the tail
-wave (`WorkSpread.idle`); pairs in partial tiles, for the additional cost of their masks; pairs in empty
-tiles; computed pairs divided by the heads that share a KV head; 10⁶ rows; 1"""
-FITTED_HEAD_DIM = 128
-LONG_ROWS = 0.25
-# share of held-out residuals in an interval, such that it contains 90 % of other cells, as
-# `benchmarks.predict.errors` checks
-NOMINAL = 0.96
-# of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
-BOOST_S = 6e-3
-SETTLED_S = 24e-3
-
-
-def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:
-    """The labels of a call, for which some kernels have special algorithms.
-
-    "long": a query sees a quarter of all keys or more, in bands. "packed": the mask is segments of tokens
-    under one window, for which kernels need no tile lists.
-    """
-    seen = traits.area / max(traits.num_groups * traits.seqlen_q * traits.seqlen_k, 1)
-    return {
-        "plain": "plain" if traits.full or traits.causal else "masked",
-        "rows": "long" if seen >= LONG_ROWS and not traits.is_block_grid else "short",
-        "heads": "grouped" if heads_per_kv > 1 else "equal",
-        "lists": "packed" if traits.num_segments or traits.full else "listed",
-        "blocks": "blocks" if traits.is_block_grid else "bands",
-    }
-
-
-def part_kind(traits: Traits) -> str:
-    """The kind of a mask, in the plural, whose parts kernels attend to in context parallelism: "windows"."""
-    if traits.is_block_grid:
-        return "blocks"
-    if traits.full or traits.causal:
-        return "full or causal masks"
-    if traits.num_segments > 1:
-        return "documents"
-    return "windows" if traits.num_segments else "other bands"
 
 
 def amounts(
@@ -239,103 +387,3 @@ def part_amounts(
     found /= 1e6
     found[..., -1] = computed > 0
     return found
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Relative residuals of records held out of the fit: measured over predicted, minus 1."""
-
-    low: float
-    high: float
-    """bounds that contain NOMINAL of the residuals"""
-    median: float
-    """median of their absolute values"""
-    p95: float
-    num_records: int
-
-    @classmethod
-    def of(cls, residuals: Sequence[float] | np.ndarray, coverage: float = NOMINAL) -> Interval:
-        """The interval of these residuals, with equal numbers below and above."""
-        values = np.sort(np.asarray(residuals, dtype=float))
-        low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
-        size = np.abs(values)
-        return cls(
-            float(low), float(high), float(np.median(size)), float(np.quantile(size, 0.95)), len(values)
-        )
-
-    def widened(self, factor: float) -> Interval:
-        """The interval scaled about its centre by this factor."""
-        centre = (self.low + self.high) / 2
-        half = (self.high - self.low) / 2 * factor
-        return Interval(max(centre - half, -0.95), centre + half, self.median, self.p95, self.num_records)
-
-
-def widest(intervals: Sequence[Interval]) -> Interval:
-    """The union of these intervals."""
-    return Interval(
-        min(interval.low for interval in intervals),
-        max(interval.high for interval in intervals),
-        max(interval.median for interval in intervals),
-        max(interval.p95 for interval in intervals),
-        min(interval.num_records for interval in intervals),
-    )
-
-
-@dataclass(frozen=True)
-class KernelModel:
-    """The fitted costs of one kernel in one direction."""
-
-    kernel: str
-    direction: str
-    shape: TileShape
-    """the best-fitting tiles, which may differ from the kernel's own"""
-    costs_ms: Mapping[str, float]
-    """milliseconds for one of each of FEATURES"""
-    throttle: float
-    """slowdown of long calls at the clock under the power limit"""
-    by_mask: Interval
-    """residuals of held-out masks"""
-    by_length: Interval
-    """residuals of held-out lengths"""
-    longest_tokens: int
-    """the largest length among the records"""
-    form: tuple[str, ...] = ()
-    """the calls of this model, by labels of `form_labels`; all calls if empty"""
-    way: str = ""
-    """the kernel's algorithm of this model, of `longca.predict.kernel`"""
-    source: str = "records"
-    """`records`, or `share of peak` without records"""
-
-    def boosted_s(self, amounts: np.ndarray, head_dim: int = FITTED_HEAD_DIM) -> np.ndarray:
-        """Seconds at full clock, (…,), of calls with these amounts (…, 6). All costs except that of the call
-        itself scale with the head dim."""
-        costs = self._costs.copy()
-        costs[:-1] *= head_dim / FITTED_HEAD_DIM
-        return amounts @ costs / 1e3
-
-    @cached_property
-    def _costs(self) -> np.ndarray:
-        """`costs_ms` in the order of FEATURES."""
-        return np.array([self.costs_ms[name] for name in FEATURES])
-
-    def slowdown(self, boosted_s: np.ndarray | float) -> np.ndarray | float:
-        """The slowdown of work of this many seconds at full clock."""
-        return clock_slowdown(boosted_s, self.throttle)
-
-
-def clock_slowdown(boosted_s: np.ndarray | float, throttle: float) -> np.ndarray | float:
-    """`KernelModel.slowdown` for a given throttle."""
-    progress = np.log(np.maximum(boosted_s, BOOST_S) / BOOST_S) / np.log(SETTLED_S / BOOST_S)
-    return 1 + throttle * np.minimum(progress, 1)
-
-
-def at_full_clock(measured_s: np.ndarray, throttle: float) -> np.ndarray:
-    """The seconds at full clock of a measured time: the inverse of t · slowdown(t), (n,)."""
-    low = measured_s / (1 + throttle)
-    high = measured_s.copy()
-    for _ in range(40):
-        middle = (low + high) / 2
-        late = middle * clock_slowdown(middle, throttle) > measured_s
-        low = np.where(late, low, middle)
-        high = np.where(late, middle, high)
-    return (low + high) / 2

@@ -14,7 +14,7 @@ from benchmarks.cp.leaks import counts, may_change, report, table
 from benchmarks.cp.public import line
 from benchmarks.cp.reduction import line as reduction_line
 from longca.cp.comm.backend import Comm
-from longca.cp.public import context_parallel
+from longca.cp.context import context_parallel
 from longca.masks import build_mask
 from tests.helpers.cp.ranks import on_ranks
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.core.units import by_numbers, format_length, parse_heads, parse_length
+from longca.core.errors import by_numbers, format_length, parse_heads, parse_length
 
 
 @pytest.mark.parametrize(

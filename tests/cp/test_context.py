@@ -10,7 +10,7 @@ import torch
 
 from longca.core.errors import UserError
 from longca.cp.comm.backend import Comm
-from longca.cp.public import ContextParallel, context_parallel
+from longca.cp.context import ContextParallel, context_parallel
 from longca.masks import Mask
 from tests.helpers.cp.ranks import on_ranks
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from longca.core.errors import UserError
 from longca.cp.comm.backend import Comm
-from longca.cp.public import ContextParallel, context_parallel
+from longca.cp.context import ContextParallel, context_parallel
 from longca.masks import build_mask
 from tests.helpers.cp.ranks import on_ranks
 from tests.helpers.cp.reference import attention

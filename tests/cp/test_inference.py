@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from longca.core.plugin import Registry
-from longca.cp.api.planning import MaskPlanner
+from longca.cp.calls.planning import MaskPlanner
 from longca.cp.comm.backend import Comm
-from longca.cp.public import ContextParallel, context_parallel
+from longca.cp.context import ContextParallel, context_parallel
 from longca.kernels import Problem
 from longca.masks import Mask, build_mask
 from tests.helpers.cp.ranks import on_ranks

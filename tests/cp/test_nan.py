@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from longca.cp.comm.backend import Comm
-from longca.cp.public import context_parallel
+from longca.cp.context import context_parallel
 from tests.helpers.cp import public_calls as public
 from tests.helpers.cp.ranks import on_ranks
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longca.core.errors import UserError
-from longca.cp.public import context_parallel
+from longca.cp.context import context_parallel
 from tests.helpers.cp.public_calls import DOCUMENTS, HEADS, T, inputs
 
 

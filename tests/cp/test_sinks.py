@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from longca.cp.comm.backend import Comm
-from longca.cp.public import ContextParallel, context_parallel
+from longca.cp.context import ContextParallel, context_parallel
 from longca.masks import Mask
 from tests.helpers.cp.public_calls import DOCUMENTS, HEADS, OWN, TOLERANCE, H, T, inputs, refusal
 from tests.helpers.cp.ranks import on_ranks

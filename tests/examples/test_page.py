@@ -18,7 +18,7 @@ TRAIN, PREFILL = (
     [command for command in COMMANDS if f"examples/{name}.py" in command]
     for name in ("train_composed", "prefill")
 )
-CHECKS = "python -m pytest tests/examples tests/cp/api/test_differentiable.py tests/cp/test_inference.py"
+CHECKS = "python -m pytest tests/examples tests/cp/calls/test_differentiable.py tests/cp/test_inference.py"
 
 
 def printed(command: str) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from examples.train_composed import IGNORED, VOCABULARY, Options, Training, mesh_of, sequence_of
 from longca.core.errors import UserError
-from longca.cp.api.planning import MaskPlanner, _key
+from longca.cp.calls.planning import MaskPlanner, _key
 from longca.cp.comm.backend import Comm
 from tests.helpers.cp.ranks import on_ranks
 

@@ -106,7 +106,7 @@ def test_the_same_bits_as_calls_that_run_as_written(
 
 
 def test_more_calls_than_a_block_of_counters(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.ops.band import launches
+    from longca.ops.band.replay import launches
 
     monkeypatch.setattr(launches, "COUNTERS", 5)
     plan = plan_of("causal_document")

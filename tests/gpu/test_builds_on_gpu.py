@@ -13,7 +13,7 @@ import torch
 import longca
 from longca.core import CallSpec, Registry
 from longca.cp.comm.backend import Comm
-from longca.cp.public import context_parallel
+from longca.cp.context import context_parallel
 from longca.kernels import Problem
 from longca.masks import build_mask
 from tests.helpers.cp.ranks import on_ranks

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from examples import prefill
 from examples.train_composed import Options
 from longca.cp.comm.backend import Comm
-from longca.cp.public import context_parallel
+from longca.cp.context import context_parallel
 from longca.masks import Mask
-from tests.cp.api.test_differentiable import PAIRS, WAYS, gradients
+from tests.cp.calls.test_differentiable import PAIRS, WAYS, gradients
 from tests.examples.test_train_composed import trained
 from tests.helpers.cp.ranks import on_ranks
 

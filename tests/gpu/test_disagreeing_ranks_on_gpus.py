@@ -7,7 +7,7 @@ import torch
 
 from longca.core.errors import UserError
 from longca.cp.comm.backend import Comm
-from longca.cp.public import PeerLost, context_parallel
+from longca.cp.context import PeerLost, context_parallel
 from longca.masks import build_mask
 from tests.helpers.cp.ranks import on_ranks
 

@@ -8,7 +8,7 @@ import torch
 
 from examples.train_packed import Options, train
 from longca.cp.comm.backend import Comm
-from longca.cp.public import ContextParallel, context_parallel
+from longca.cp.context import ContextParallel, context_parallel
 from longca.masks import Mask, build_mask
 from tests.helpers.cp.case import TENSORS, Case
 from tests.helpers.cp.ranks import on_ranks

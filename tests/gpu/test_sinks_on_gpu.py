@@ -9,7 +9,7 @@ import torch
 import longca
 from longca.core.plugin import Registry
 from longca.cp.comm.backend import Comm
-from longca.cp.public import context_parallel
+from longca.cp.context import context_parallel
 from longca.dispatch.choice import cannot
 from longca.kernels.contract import Problem
 from longca.masks import Mask, build_mask

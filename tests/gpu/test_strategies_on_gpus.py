@@ -4,8 +4,8 @@ others' with those they bring."""
 import pytest
 import torch
 
-from longca.core.call import CallSpec
 from longca.core.plugin import Registry
+from longca.core.schema import CallSpec
 from longca.cp.comm.backend import Comm
 from tests.helpers.cp.case import Case
 from tests.helpers.cp.ranks import on_ranks

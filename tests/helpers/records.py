@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from longca.core.call import Work
+from longca.core.schema import Work
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import (
     Failed,

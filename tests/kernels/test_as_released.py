@@ -4,8 +4,8 @@ does."""
 import pytest
 import torch
 
-from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
+from longca.core.schema import AS_RELEASED
 from longca.kernels.backends.as_released_fa3 import Accumulating
 from longca.lab.paper.analysis.support import STUDY_ROWS
 from longca.masks import build_mask

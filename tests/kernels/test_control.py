@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from longca.core.call import CallSpec, Work
 from longca.core.plugin import Registry
+from longca.core.schema import CallSpec, Work
 from longca.kernels.control import Control, PreparedControl
 from longca.masks import build_mask
 from tests.helpers.kernels.cases import Case

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from longca.core.call import FIXED_ORDER
 from longca.core.plugin import Registry
+from longca.core.schema import FIXED_ORDER
 from longca.kernels.backends.cudnn_flex import CudnnFlexPrepared
 from longca.kernels.contract import Problem
 from longca.kernels.cudnn_sdpa import WORKSPACE_LIMIT, SdpaGraph

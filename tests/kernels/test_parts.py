@@ -5,8 +5,8 @@ import importlib
 import pytest
 import torch
 
-from longca.core.call import AS_RELEASED, FIXED_ORDER
 from longca.core.plugin import Registry
+from longca.core.schema import AS_RELEASED, FIXED_ORDER
 from longca.kernels.contract import Prepared, Problem
 from longca.masks import Mask, build_mask
 from tests.helpers.kernels.cases import Case

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from longca.core.call import MOST_TOKENS
 from longca.core.errors import UserError
+from longca.core.schema import MOST_TOKENS
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.masks import cell_mask
 from longca.masks import build_mask

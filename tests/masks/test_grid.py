@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.core.call import CallSpec
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
+from longca.core.schema import CallSpec
 from longca.masks import Mask, band, build_mask
 from longca.masks.grid import BlockGrid
 from tests.helpers.masks.strategies import quick

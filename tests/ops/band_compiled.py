@@ -27,7 +27,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from longca.ops.band.config import SM90_TILES
-from longca.ops.band.launches import OPTIONS
+from longca.ops.band.replay.launches import OPTIONS
 from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel
 from longca.ops.band.sm90.bwd_dq import dq_kernel
 from longca.ops.band.sm90.bwd_fused import fused_kernel

@@ -20,7 +20,7 @@ from longca.masks.band import INF, as_bands
 from longca.ops.band import config, plan
 from longca.ops.band.api import BandPlan, band_backward, band_forward, plan_band_attention
 from longca.ops.band.config import BandKernel
-from longca.ops.band.launches import Launches
+from longca.ops.band.replay.launches import Launches
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.schedule import NARROW, SLOT, TileSpec
 from tests.helpers.kernels.plain_attention import plain_attention

@@ -13,11 +13,10 @@ from longca.core.errors import UserError
 from longca.lab.store.load import load
 from longca.lab.studies.fitting import fit_records, fits, samples, to_fit, usual_protocol
 from longca.masks import Mask, build_mask
-from longca.predict import tile_statistics as statistics_module
-from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms, fit_kernel, non_negative
-from longca.predict.fitted import FOLDER, CallModel, load_fitted
-from longca.predict.kernel import FEATURES, Interval, Items, amounts, at_full_clock, clock_slowdown
-from longca.predict.tile_statistics import TileShape, tile_statistics
+from longca.predict import kernel as statistics_module
+from longca.predict.fit import FEWEST, SHAPES, Sample, at_full_clock, fit_forms, fit_kernel, non_negative
+from longca.predict.fitted import FOLDER, CallModel, Interval, clock_slowdown, load_fitted
+from longca.predict.kernel import FEATURES, Items, TileShape, amounts, tile_statistics
 from tests.helpers.committed import committed
 from tests.helpers.kernels.masks_for_tests import rasters
 from tests.helpers.masks.strategies import masks, quick

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longca.core.call import CallSpec
+from longca.core.schema import CallSpec
 from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.planner import LinkSpeeds
 from longca.lab.advice.recorded import measured_cells
@@ -16,8 +16,17 @@ from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.predict import kernel
 from longca.predict.fit import FEWEST
 from longca.predict.fitted import CallModel, load_fitted
-from longca.predict.kernel import Items, amounts, covers_all, items_of, way_of
-from longca.predict.tile_statistics import PROGRAMS, TileShape, WorkSpread, tile_statistics
+from longca.predict.kernel import (
+    PROGRAMS,
+    Items,
+    TileShape,
+    WorkSpread,
+    amounts,
+    covers_all,
+    items_of,
+    tile_statistics,
+    way_of,
+)
 from tests.helpers.committed import committed
 
 NAMES = (

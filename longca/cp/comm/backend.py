@@ -44,7 +44,7 @@ class Comm(WorldGroup):
 
     def use(self, messages: Messages | Literal["auto"], releasable: bool = False) -> None:
         """Chooses the backend of comm streams and receive buffers asked for from now on: see
-        `longca.core.call.Messages`. "auto" and "symmetric" are that of symmetric memory where a trial of it
+        `longca.core.schema.Messages`. "auto" and "symmetric" are that of symmetric memory where a trial of it
         succeeds, else NCCL or gloo.
 
         Args:

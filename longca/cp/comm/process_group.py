@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from longca.core import UserError
-from longca.cp.comm.groups import new_group
-from longca.cp.comm.machine import gloo_interface, local_store
+from longca.cp.comm.machine import gloo_interface, local_store, new_group
 
 if TYPE_CHECKING:
     from typing import Self
@@ -348,7 +347,7 @@ class WorldGroup:
 
     def _made_group(self, backend: str, options: Any = None) -> Any:
         """A further torch process group of these ranks. Ranks outside it take no part."""
-        with as_peer_lost(), gloo_interface():
+        with as_peer_lost():
             group = new_group(self._members, backend, self._timeout, options)
         self._made.append(group)
         return group

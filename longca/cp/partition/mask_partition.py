@@ -11,38 +11,33 @@ rank).
                              └────────┴────────┴────────┘
 
 All fields are counted at once, in closed form. Masks of single fields are built on demand. There is one
-sub-class for each kind of mask and sharding (`longca.cp.schedule.planner.partition_mask` selects it), for
-blocks that of `blocks.py`.
-
-**Chunks.** The rows of each band are first divided at the edges of chunks. The columns of such a piece have
-three parts:
-
-        left ends    inside     right ends
-       ·  ·  · ┌──┬────────────┬──┐
-       ·  · ┌──┘  │ all rows   │ ┌┘        inside: all rows see these keys, so it is a rectangle on every rank that holds some
-       · ┌──┘     │ see these  │┌┘                 of them (a rank holds its tokens in the order of the sequence)
-       └─┴────────┴────────────┴┘          ends: divided once more, at the edges of the chunks of keys
+sub-class for each kind of mask and sharding (`longca.cp.schedule.planner.partition_mask` selects it): for
+chunks that of `chunked_partition.py`, for blocks that of `blocks.py`, and for stripes that of this file.
 
 **Stripes.** Rows r, r + P, … and keys s, s + P, … of a band form a band again. All pairs of ranks are counted
 at once. The number of keys of rank s below a column x is x // P, plus one if x mod P > s. Along the rows of
 one rank the end of a row is fixed or moves by P, so x mod P is constant: a sum over rows is a constant plus a
 step function of s.
 
-Shapes: P ranks, G head groups of the mask.
-"""  # noqa: E501
+**Limits.** Blocks are counted one by one, so masks of very many are refused before they are planned or
+predicted.
+
+Shapes: P ranks, G head groups of the mask; J partitions of a stack.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.cp.partition.pieces import BandPieces
-from longca.cp.partition.sharding import ChunkedSharding, Sharding, StripedSharding, TokenRanges
+from longca.core import UserError, format_length
+from longca.cp.partition.sharding import Sharding, StripedSharding, TokenRanges
 from longca.masks import Mask
-from longca.masks.band import HI, INF, K0, LO, Q0, Q1, join_rectangles, shift, tight
+from longca.masks.band import HI, INF, K0, LO, Q0, Q1, join_rectangles, make, shift, tight
 
 if TYPE_CHECKING:
     KvRange = tuple[int, int, int]
@@ -146,77 +141,87 @@ class KvLayout:
         return shift(bands, 0, self._column[at] - self._start[at])
 
 
-class ChunkedPartition(MaskPartition):
-    """A band mask on a chunked sharding."""
+@dataclass(frozen=True)
+class Step:
+    """One kernel call: all queries of a rank and some KV."""
 
-    sharding: ChunkedSharding
+    partition: MaskPartition
+    rank: int
+    number: int
+    keys: tuple[KvRange, ...]
+    """(owner, start, end) of each range, in the order of the call"""
+    area: int
+    """visible pairs, over all head groups"""
 
     @cached_property
-    def _pieces(self) -> BandPieces:
-        return BandPieces(*tagged_bands(self.mask), self.sharding)
+    def mask(self) -> Mask:
+        """The call's mask in local indices: queries in the order of the rank, keys in the order of `keys`."""
+        if self.is_full:
+            whole = self.partition.mask
+            every = make(0, self.num_rows, 0, self.num_keys)
+            return Mask(self.num_rows, self.num_keys, (every,) * whole.num_groups, name=whole.name)
+        return self.partition.local_mask(self.rank, self.keys)
+
+    @property
+    def is_full(self) -> bool:
+        """True for a full rectangle in bands, as in most steps of causal and full masks."""
+        whole = self.partition.mask
+        return whole.grid is None and self.area == whole.num_groups * self.num_rows * self.num_keys
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.partition.sharding.num_tokens[self.rank])
+
+    @cached_property
+    def num_keys(self) -> int:
+        return sum(end - start for _, start, end in self.keys)
+
+
+class PartitionStack:
+    """Partitions of one mask on shardings of as many ranks, with the counts of all in one array each,
+    (J, P, P) by (sharding, rank, owner)."""
+
+    def __init__(self, partitions: Sequence[MaskPartition]) -> None:
+        self.partitions = tuple(partitions)
+        self.world = self.partitions[0].sharding.world
+
+    def _stacked(self, name: str) -> np.ndarray:
+        return np.stack([getattr(partition, name) for partition in self.partitions])
 
     @cached_property
     def areas(self) -> np.ndarray:
-        return self._pieces.areas if self.sharding.world > 1 else np.array([[self.mask.area]])
+        """`MaskPartition.areas`."""
+        return self._stacked("areas")
 
     @cached_property
     def band_rows(self) -> np.ndarray:
-        if self.sharding.world > 1:
-            return self._pieces.band_rows
-        return np.array([[sum(int((bands[:, Q1] - bands[:, Q0]).sum()) for bands in self.mask.groups)]])
+        """`MaskPartition.band_rows`."""
+        return self._stacked("band_rows")
 
     @cached_property
-    def needed_keys(self) -> TokenRanges:
-        return self._pieces.needed_keys
+    def needed_hulls(self) -> tuple[np.ndarray, np.ndarray]:
+        """`MaskPartition.needed_hulls`."""
+        hulls = self._stacked("needed_hulls")
+        return hulls[:, 0], hulls[:, 1]
 
-    def local_mask(self, rank: int, keys: Sequence[KvRange]) -> Mask:
-        layout = KvLayout(keys)
-        pieces = self._pieces
-        first, last = np.searchsorted(pieces.rank, [rank, rank + 1])
-        full_start, full_end = (side[first:last][:, layout.owners] for side in pieces.inner_keys)
-        piece, number = np.nonzero(full_start < full_end)
-        infinite = np.full(len(piece), INF)
-        full = np.stack(
-            [
-                pieces.q0[first + piece],
-                pieces.q1[first + piece],
-                full_start[piece, number],
-                full_end[piece, number],
-                -infinite,
-                infinite,
-            ],
-            axis=1,
-        )
-        # of each chunk: from a token to its local index
-        to_local = self.sharding.offset - self.sharding.edges[:-1]
-        full = layout.place(shift(full, to_local[pieces.chunk[first + piece]], 0), layout.owners[number])
-        ends, owner, group = self._local_ends(first, last, layout, to_local)
-        bands = np.concatenate([full, layout.place(ends, owner)])
-        group = np.concatenate([pieces.group[first + piece], group])
-        return self._mask_of_bands(
-            rank, keys, [join_rectangles(bands[group == number]) for number in range(self.mask.num_groups)]
-        )
+    @cached_property
+    def remote_needed(self) -> tuple[np.ndarray, np.ndarray]:
+        """`MaskPartition.num_needed` from other ranks (0 for the rank itself), and the index of rank s among
+        the ranks whose keys rank r needs.
 
-    def _local_ends(
-        self, first: int, last: int, layout: KvLayout, to_local: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(bands with ends of rows in local indices, their owners, their head groups), of the pieces
-        first..last."""
-        pieces = self._pieces
-        owner = self.sharding.owner[pieces.end_chunk]
-        wanted = np.zeros(self.sharding.world, dtype=bool)
-        wanted[layout.owners] = True
-        mine = np.flatnonzero((pieces.end_piece >= first) & (pieces.end_piece < last) & wanted[owner])
-        piece = pieces.end_piece[mine]
-        chunk = pieces.end_chunk[mine]
-        bands, kept = tight(pieces.ends[mine])
-        piece = piece[kept]
-        chunk = chunk[kept]
-        return (
-            shift(bands, to_local[pieces.chunk[piece]], to_local[chunk]),
-            owner[mine][kept],
-            pieces.group[piece],
-        )
+        The order is that of a ring: the predecessor of r comes first. Indices of unneeded ranks are
+        undefined.
+        """
+        if self.world == 1:
+            nothing = np.zeros((len(self.partitions), 1, 1), dtype=np.int64)
+            return nothing, nothing
+        needed = self._stacked("num_needed")
+        ranks = np.arange(self.world)
+        needed[:, ranks, ranks] = 0
+        # (rank, distance) → owner; of a rank and an owner, their distance too
+        nearest = ranks[:, None], (ranks[:, None] - ranks) % self.world
+        before = np.cumsum((needed > 0)[:, *nearest], axis=2) - 1
+        return needed, before[:, *nearest]
 
 
 class StripedPartition(MaskPartition):
@@ -306,4 +311,47 @@ class StripedPartition(MaskPartition):
         group = self._group[band[kept]]
         return self._mask_of_bands(
             rank, keys, [join_rectangles(b[group == number]) for number in range(self.mask.num_groups)]
+        )
+
+
+MOST_BLOCKS = 40_000_000  # of all head groups, on several GPUs: 128K tokens in blocks of 64, for 8 KV heads
+MOST_BLOCKS_ALONE = 150_000_000  # on one GPU, where nothing is planned: 256K tokens of the same
+ALIKE_BLOCKS = 100_000  # from which on the draws of a random block mask are alike
+
+
+def check_blocks(name: str, params: Mapping[str, Any], seqlen: int, num_kv_heads: int, gpus: int) -> None:
+    """Refuses a mask of too many blocks before it is built.
+
+    Args:
+        params: of the pattern; those with blocks have `block` or `mean_block`.
+
+    Raises:
+        UserError: it would have more than can be counted in a minute or so.
+    """
+    block = params.get("block", params.get("mean_block"))
+    if isinstance(block, int) and block > 0:
+        _check(name, (-(-seqlen // block)) ** 2 * num_kv_heads, seqlen, gpus)
+
+
+def check_grid(mask: Mask, gpus: int) -> None:
+    """The same for a mask that is built already."""
+    if mask.grid is not None:
+        _check(mask.name or "of blocks", mask.grid.visible.size, mask.seqlen_q, gpus)
+
+
+def draws_alike(mask: Mask) -> bool:
+    """True for random blocks of such a number that other draws have the same time."""
+    return mask.grid is not None and mask.grid.visible.size >= ALIKE_BLOCKS
+
+
+def _check(name: str, num_blocks: int, seqlen: int, gpus: int) -> None:
+    most = MOST_BLOCKS if gpus > 1 else MOST_BLOCKS_ALONE
+    if num_blocks > most:
+        raise UserError(
+            f"Mask '{name}' of {format_length(seqlen)} tokens has {num_blocks:,} blocks, too many to predict",
+            why=(
+                f"{'plans on several GPUs are' if gpus > 1 else 'tiles are'} counted block by block, at most "
+                f"{most:,}"
+            ),
+            todo="Take fewer tokens, or larger blocks such as block=1024",
         )

@@ -1,5 +1,5 @@
 """The mesh of ranks: a ring of head groups, the two dimensions of a hybrid strategy; and the division of heads
-among ranks.
+among ranks, and of a rank's heads into chunks.
 
 A mesh of ring = 3 and heads = 2. Ranks of a row divide heads (all-to-all); ranks of a column run a plan (ring
 or gather):
@@ -22,8 +22,10 @@ or gather):
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from longca.kernels import Problem
 
 RANKS_PER_NODE = 8  # GPUs of one node
+
+ChunkWeights = Sequence[int]
+"""Relative sizes of chunks: (1, 2, 1) is a quarter of the heads, half of them, and the rest"""
 
 
 @dataclass(frozen=True)
@@ -232,6 +237,119 @@ def share_of(q: range, ratio: int) -> RankHeads:
     # query heads for each KV head of the kernel call: the largest common divisor, which minimises copies
     step = math.gcd(*served)
     return RankHeads(q, kv, tuple(index for index, count in enumerate(served) for _ in range(count // step)))
+
+
+@dataclass(frozen=True)
+class HeadChunk:
+    """One chunk: a kernel call on every rank. Ranges are by rank; they are empty for ranks without heads in
+    this chunk."""
+
+    heads: HeadPlan
+    """the heads that each rank computes"""
+    arriving: tuple[range, ...]
+    """KV heads that arrive with the chunk: those of its query heads, except those of earlier chunks"""
+    leaving: tuple[range, ...]
+    """KV heads whose gradients are sent after the chunk: those without contributions of later chunks"""
+
+    @cached_property
+    def q(self) -> tuple[range, ...]:
+        """Query heads of each rank."""
+        return tuple(share.q for share in self.heads.ranks)
+
+
+@lru_cache(maxsize=256)  # advice requests the same few chunks again for each kernel
+def split_heads(
+    heads: HeadPlan, weights: ChunkWeights, num_groups: int = 1, parts: int = 1
+) -> tuple[HeadChunk, ...] | None:
+    """Divides the heads into chunks, in order and as close to the weights as possible. None if impossible.
+
+    A chunk has whole KV heads, or some of the query heads of one KV head.
+
+    Args:
+        num_groups: head groups of the mask. A chunk has whole groups, or heads of one group.
+        parts: number of equal parts into which the query heads of a KV head may be divided. The size of a
+            chunk must divide their number, since kernels pack query heads into tiles.
+    """
+    of_ranks = [
+        _split_share(share, heads.num_q_heads // heads.num_kv_heads, weights, parts) for share in heads.ranks
+    ]
+    if any(shares is None for shares in of_ranks):
+        return None
+    rows = [_with_kv_moves(shares) for shares in of_ranks if shares is not None]
+    none = share_of(range(0), 1), range(0), range(0)
+    columns = [tuple(zip(*of_ranks, strict=True)) for of_ranks in zip_longest(*rows, fillvalue=none)]
+    chunks = tuple(
+        HeadChunk(replace(heads, ranks=ranks), arriving, leaving) for ranks, arriving, leaving in columns
+    )
+    fit = all(
+        chunk.heads.mask_groups(rank, num_groups) is not None
+        for chunk in chunks
+        for rank in range(len(heads.ranks))
+    )
+    return chunks if fit else None
+
+
+def divided(
+    heads: HeadPlan, num_groups: int, weights: Sequence[ChunkWeights], parts_of_kv_head: Sequence[int]
+) -> list[tuple[HeadChunk, ...]]:
+    """The possible divisions by these weights and numbers of parts of a KV head."""
+    return [
+        chunks
+        for way in weights
+        for parts in parts_of_kv_head
+        if (chunks := split_heads(heads, way, num_groups, parts)) is not None
+    ]
+
+
+def _split_share(share: RankHeads, ratio: int, weights: ChunkWeights, parts: int) -> list[RankHeads] | None:
+    """The chunks of one rank. There may be fewer or more of them than weights."""
+    of_kv_heads = [
+        range(max(head * ratio, share.q.start), min((head + 1) * ratio, share.q.stop)) for head in share.kv
+    ]
+    borders = {edge for part in of_kv_heads for edge in (part.start, part.stop)}
+    fine = {
+        part.start + len(part) * number // parts
+        for part in of_kv_heads
+        for number in range(parts)
+        if len(part) * number % parts == 0
+    }
+    found = []
+    for start, end in pairwise(_nearest_edges(share.q, weights, sorted(borders | fine))):
+        # edges inside of a KV head that begins or ends in another chunk
+        inside = [edge for edge in borders if start < edge < end]
+        cuts = {min(inside)} if inside and start not in borders else set()
+        cuts |= {max(inside)} if inside and end not in borders else set()
+        found += pairwise([start, *sorted(cuts), end])
+    for start, end in found:
+        whole = next(part for part in of_kv_heads if start in part)
+        if end <= whole.stop and len(whole) % (end - start):
+            return None
+    return [share_of(range(start, end), ratio) for start, end in found]
+
+
+def _nearest_edges(heads: range, weights: ChunkWeights, allowed: list[int]) -> list[int]:
+    """Distinct edges of chunks: the allowed ones nearest to those of the weights."""
+    total = sum(weights)
+    wanted = (heads.start + len(heads) * weight / total for weight in accumulate(weights, initial=0))
+    return (
+        sorted({min(allowed, key=lambda edge: (abs(edge - where), -edge)) for where in wanted})
+        if heads
+        else []
+    )
+
+
+def _with_kv_moves(shares: list[RankHeads]) -> list[tuple[RankHeads, range, range]]:
+    """(chunk of one rank, KV heads that arrive with it, KV heads whose gradients are sent after it) for each
+    chunk."""
+    ranges = [share.kv for share in shares]
+    return [
+        (
+            share,
+            share.kv if previous != share.kv else share.kv[:0],
+            share.kv if following != share.kv else share.kv[:0],
+        )
+        for share, previous, following in zip(shares, [None, *ranges], [*ranges[1:], None], strict=False)
+    ]
 
 
 SUM_BYTES = 4  # of an element of a float32 sum

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from longca.cp.comm.p2p import Pending
 from longca.cp.runtime.kv_exchange import all_to_alls, buffer_names, row_messages, target_rows
-from longca.cp.schedule.buffer_schedule import START
+from longca.cp.schedule.plan import START
 
 if TYPE_CHECKING:
     import torch

@@ -23,17 +23,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from longca.cp.contract import HeadStrategy, TokenShard
+from longca.cp.contract import HeadStrategy, PreparedByHeads, TokenShard
 from longca.cp.partition.fixed_parts import PartSharding
 from longca.cp.partition.mesh import formula_bytes
 from longca.cp.partition.sharding import even_ranges
 from longca.cp.runtime.accumulate import LocalCall, sum_of_costs
 from longca.cp.runtime.fixed_exchange import FixedDkvSums, FixedKeyExchange, FixedRank, put_rows, rows_of
 from longca.cp.runtime.head_exchange import HeadExchange
-from longca.cp.runtime.head_pipeline import HeadPipeline, PreparedByHeads
+from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.schedule.fixed_plan import FixedPlan, fixed_refusal, partition_fixed
-from longca.cp.schedule.head_chunking import describe_chunks
 from longca.cp.schedule.planner import CALL_S, INTRA_NODE_BYTES_PER_S
+from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
 from longca.masks import whole_mask
 
@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     from longca.core import Answer, CallSpec
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
-    from longca.cp.partition.mesh import Mesh
+    from longca.cp.contract import Grads, LocalAttention
+    from longca.cp.partition.mesh import ChunkWeights, Mesh
     from longca.cp.partition.sharding import Sharding
-    from longca.cp.runtime.head_pipeline import Grads, LocalAttention
     from longca.cp.schedule.fixed_plan import RankPart
-    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Kernel, Problem
     from longca.masks import LazyMask, Mask

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
-    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.partition.mesh import HeadChunk
     from longca.kernels import Problem
 
     # messages; index of the tensor, heads, and their block

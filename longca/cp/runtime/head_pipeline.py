@@ -19,41 +19,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.cp.contract import PreparedStrategy, TokenShard
+from longca.cp.contract import PreparedByHeads, TokenShard
 from longca.cp.partition.mesh import Mesh, formula_bytes
 from longca.cp.partition.sharding import even_ranges
 from longca.cp.runtime.accumulate import sum_of_costs
 from longca.cp.runtime.head_exchange import HeadExchange, HeadGather
-from longca.cp.schedule.head_chunking import describe_chunks
+from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward, backward_with_sinks, forward_with_sinks
 
 if TYPE_CHECKING:
     import torch
 
     from longca.cp.comm.backend import Comm
-    from longca.cp.partition.mesh import RankHeads
-    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.contract import Grads, LocalAttention
+    from longca.cp.partition.mesh import HeadChunk, RankHeads
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Kernel, Prepared, Problem
-
-    Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
-    """dq, dk, dv, and in float32 that of the sinks, if there are any"""
-
-
-class LocalAttention(Protocol):
-    """Attention with all tokens and some heads: T × h × D and T × g × D, with h sinks or without."""
-
-    def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, /
-    ) -> Forward:
-        """The output as T × h × D, without a graph, and the inputs of its backward."""
-        ...
-
-    def backward(self, saved: Any, dout: torch.Tensor, /) -> Grads: ...
 
 
 class HeadPipeline:
@@ -162,33 +147,6 @@ class _KvHeadSums:
         totals = self._totals
         self._totals = []
         return [total.to(grad.dtype) for total, grad in zip(totals, grads, strict=True)]
-
-
-class PreparedByHeads(PreparedStrategy):
-    """A strategy whose attention takes the sinks of the heads that the rank computes."""
-
-    takes_sinks = True
-    _attention: LocalAttention
-
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Forward:
-        return self._attention.forward(q.detach(), k.detach(), v.detach(), None)
-
-    def backward(
-        self, forward: Forward, dout: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self._attention.backward(forward.saved, dout.detach())[:3]
-
-    def forward_with_sinks(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks_H: torch.Tensor
-    ) -> Forward:
-        return self._attention.forward(q.detach(), k.detach(), v.detach(), sinks_H.detach())
-
-    def backward_with_sinks(
-        self, forward: Forward, dout: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        dq, dk, dv, dsinks = self._attention.backward(forward.saved, dout.detach())
-        assert dsinks is not None, "the result is one of forward_with_sinks"
-        return dq, dk, dv, dsinks
 
 
 class PreparedHeads(PreparedByHeads):

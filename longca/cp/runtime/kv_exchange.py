@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from longca.cp.comm.p2p import Pending
-from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule, CommStep
+from longca.cp.schedule.plan import OWN, START, BufferSchedule, CommStep
 
 if TYPE_CHECKING:
     import torch

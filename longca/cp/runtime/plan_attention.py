@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longca.cp.contract import TokenShard
+from longca.cp.contract import PreparedByHeads, TokenShard
 from longca.cp.runtime.accumulate import (
     DqAccumulator,
     LocalCall,
@@ -38,10 +38,10 @@ from longca.cp.runtime.accumulate import (
 )
 from longca.cp.runtime.dkv_reduce import DkvReduce
 from longca.cp.runtime.head_exchange import HeadExchange
-from longca.cp.runtime.head_pipeline import HeadPipeline, PreparedByHeads
+from longca.cp.runtime.head_pipeline import HeadPipeline
 from longca.cp.runtime.kv_exchange import KvExchange
-from longca.cp.schedule.head_chunking import describe_chunks
 from longca.cp.schedule.planner import step_masks
+from longca.cp.schedule.work_partition import describe_chunks
 from longca.kernels import Forward
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
-    from longca.cp.runtime.head_pipeline import Grads
+    from longca.cp.contract import Grads
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Contribution, Kernel, Problem

@@ -19,10 +19,15 @@ from typing import TYPE_CHECKING
 
 from longca.cp.partition.fixed_parts import FixedPart, PartSharding, deal_parts, parts_of, union_of_keys
 from longca.cp.partition.mesh import Mesh, plan_heads
-from longca.cp.schedule.head_chunking import HeadCost, choose_chunks, received_head_bytes
 from longca.cp.schedule.planner import cost_of
 from longca.cp.schedule.ring_and_gather import Gather
-from longca.cp.schedule.work_partition import WorkPartition, unit_costs
+from longca.cp.schedule.work_partition import (
+    HeadCost,
+    WorkPartition,
+    choose_chunks,
+    received_head_bytes,
+    unit_costs,
+)
 
 if TYPE_CHECKING:
     from longca.core import Answer, CallSpec

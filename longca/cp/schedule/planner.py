@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.cp.partition.blocks import BlockPartition
-from longca.cp.partition.joint import PartitionStack, partition_jointly
-from longca.cp.partition.mask_partition import ChunkedPartition, MaskPartition, StripedPartition
+from longca.cp.partition.chunked_partition import ChunkedPartition, partition_jointly
+from longca.cp.partition.mask_partition import MaskPartition, PartitionStack, Step, StripedPartition
 from longca.cp.partition.mesh import RANKS_PER_NODE
 from longca.cp.partition.sharding import (
     CANDIDATES,
@@ -29,7 +29,7 @@ from longca.cp.partition.sharding import (
     make_sharding,
     worth_trying,
 )
-from longca.cp.schedule.plan import Plan, PlanStack, Schedule, Step
+from longca.cp.schedule.plan import Plan, PlanStack, Schedule
 from longca.kernels import UNIT_ROWS
 from longca.masks import Mask
 from longca.masks.band import Q0, Q1

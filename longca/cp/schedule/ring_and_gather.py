@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.cp.partition.joint import PartitionStack
+from longca.cp.partition.mask_partition import PartitionStack
 from longca.cp.schedule.plan import Plan, PlanStack, StepMessages, Transfer
 from longca.cp.schedule.planner import partition_mask
 

@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core import BACKWARD_FLOPS_RATIO
-from longca.cp.schedule.buffer_schedule import BufferSchedule
-from longca.cp.schedule.head_chunking import received_head_bytes
-from longca.cp.schedule.plan import Plan, StepMessages
+from longca.cp.schedule.plan import BufferSchedule, Plan, StepMessages
 from longca.cp.schedule.planner import FREE, LinkSpeeds, UnitCosts, head_pipeline
+from longca.cp.schedule.work_partition import received_head_bytes
 
 if TYPE_CHECKING:
     from longca.core import CallSpec
-    from longca.cp.schedule.head_chunking import HeadChunk
+    from longca.cp.partition.mesh import HeadChunk
     from longca.cp.schedule.work_partition import WorkPartition
 
 DKV_STREAM = "gradients"  # the comm stream of dK and dV

@@ -20,9 +20,9 @@ from longca.cp.schedule.work_partition import WorkPartition, partition_heads
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
+    from longca.cp.partition.mesh import ChunkWeights
     from longca.cp.partition.sharding import Sharding
     from longca.cp.runtime.head_pipeline import PreparedHeads
-    from longca.cp.schedule.head_chunking import ChunkWeights
     from longca.kernels import Kernel, Problem
     from longca.masks import Mask, Traits
 

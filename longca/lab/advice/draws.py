@@ -16,9 +16,8 @@ from math import log2
 from typing import TYPE_CHECKING
 
 from longca.lab.advice.option import candidates, mean_forecast, predict_each
-from longca.lab.advice.question import BY_PEAK
 from longca.predict import part_kind, widest
-from longca.predict.fitted import interval_of
+from longca.predict.fitted import BY_PEAK, interval_of
 
 if TYPE_CHECKING:
     from longca.cp.schedule import LinkSpeeds
@@ -28,6 +27,13 @@ if TYPE_CHECKING:
 
 WIDER_BY_RANKS = 0.15  # of the interval, for each doubling beyond the ranks of records
 NETWORK_RANGE = (0.6, 1.25)  # of an assumed rate between nodes
+CHANGES = (
+    ("half the rate between nodes", 1.0, 0.5),
+    ("twice the rate between nodes", 1.0, 2.0),
+    ("half the rate inside a node", 0.5, 1.0),
+    ("twice the rate inside a node", 2.0, 1.0),
+)
+"""(what changes, factor of the rate inside a node, factor of the rate between nodes)"""
 
 
 def with_range(links: LinkSpeeds) -> list[LinkSpeeds]:
@@ -35,6 +41,19 @@ def with_range(links: LinkSpeeds) -> list[LinkSpeeds]:
     holds."""
     rate = links.inter_node_bytes_per_s
     return [links, *(replace(links, inter_node_bytes_per_s=rate * factor) for factor in NETWORK_RANGE)]
+
+
+def changed_speeds(links: LinkSpeeds, gpus: int) -> list[tuple[str, LinkSpeeds]]:
+    """(what is changed, the speeds of messages then), for all that matters on so many GPUs."""
+    if gpus == 1:
+        return []
+    near = links.intra_node_bytes_per_s
+    far = links.inter_node_bytes_per_s
+    return [
+        (what, replace(links, intra_node_bytes_per_s=near * inside, inter_node_bytes_per_s=far * between))
+        for what, inside, between in CHANGES
+        if between == 1 or gpus > links.ranks_per_node
+    ]
 
 
 def interval_s(

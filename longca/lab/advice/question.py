@@ -1,7 +1,5 @@
-"""The question that advice answers: a call, the GPUs that it runs on, and the profile of their messages.
-
-The limit on masks of blocks: plans of them are made block by block.
-"""
+"""The question that advice answers: a call, the GPUs that it runs on, and the profile of their messages. What
+it leaves out has the value of most records."""
 
 from __future__ import annotations
 
@@ -20,67 +18,32 @@ from longca.core import (
     UserError,
     check_name,
     format_length,
+    given_heads,
     load_hardware,
-    unknown,
+    parse_length,
     whole_number,
 )
 from longca.cp.forecast import PROFILES
+from longca.cp.partition import check_blocks, check_grid, draws_alike
 from longca.lab.store.text import plural
-from longca.lab.studies import DRAWS, check_new_tokens
-from longca.masks import Mask, draw_again
-from longca.predict.fitted import FOLDER, FittedKernels, fitted_on, load_fitted
+from longca.lab.studies import (
+    DRAWS,
+    USUAL_DTYPE,
+    USUAL_HEAD_DIM,
+    USUAL_HEADS,
+    USUAL_SEQLEN,
+    check_new_tokens,
+    usual_corpus,
+)
+from longca.masks import Mask, build_mask, draw_again
+from longca.predict.fitted import BY_PEAK, FOLDER, FittedKernels, fitted_on, load_fitted
 
 if TYPE_CHECKING:
     from longca.core import GpuModel, Hardware, Network
-    from longca.masks import Mask
     from longca.predict.fitted import CallModel
-
-MOST_BLOCKS = 40_000_000  # of all head groups, on several GPUs: 128K tokens in blocks of 64, for 8 KV heads
-MOST_BLOCKS_ALONE = 150_000_000  # on one GPU, where nothing is planned: 256K tokens of the same
-ALIKE_BLOCKS = 100_000  # from which on the draws of a random block mask are alike
-
-
-def check_blocks(name: str, params: Mapping[str, Any], seqlen: int, num_kv_heads: int, gpus: int) -> None:
-    """Refuses a mask of too many blocks before it is built.
-
-    Args:
-        params: of the pattern; those with blocks have `block` or `mean_block`.
-
-    Raises:
-        UserError: it would have more than can be counted in a minute or so.
-    """
-    block = params.get("block", params.get("mean_block"))
-    if isinstance(block, int) and block > 0:
-        _check(name, (-(-seqlen // block)) ** 2 * num_kv_heads, seqlen, gpus)
-
-
-def check_grid(mask: Mask, gpus: int) -> None:
-    """The same for a mask that is built already."""
-    if mask.grid is not None:
-        _check(mask.name or "of blocks", mask.grid.visible.size, mask.seqlen_q, gpus)
-
-
-def draws_alike(mask: Mask) -> bool:
-    """True for random blocks of such a number that other draws have the same time."""
-    return mask.grid is not None and mask.grid.visible.size >= ALIKE_BLOCKS
-
-
-def _check(name: str, num_blocks: int, seqlen: int, gpus: int) -> None:
-    most = MOST_BLOCKS if gpus > 1 else MOST_BLOCKS_ALONE
-    if num_blocks > most:
-        raise UserError(
-            f"Mask '{name}' of {format_length(seqlen)} tokens has {num_blocks:,} blocks, too many to predict",
-            why=(
-                f"{'plans on several GPUs are' if gpus > 1 else 'tiles are'} counted block by block, at most "
-                f"{most:,}"
-            ),
-            todo="Take fewer tokens, or larger blocks such as block=1024",
-        )
-
 
 USUAL_NETWORK = PROFILES["symmetric"]
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
-BY_PEAK = "share of peak"  # the source of a model that is of another GPU
 OTHER_GPU_WIDER = 2.0  # times as wide is the interval of a GPU without records
 
 
@@ -107,7 +70,7 @@ class AdviceQuestion:
     seeds: tuple[int, ...] = ()
     """of the draws that time is predicted over, first that of `mask`; () for a mask that is not drawn"""
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """by kernel, the kinds of masks (`longca.predict.kernel.part_kind`) in whose parts records have it, on
+    """by kernel, the kinds of masks (`longca.predict.fitted.part_kind`) in whose parts records have it, on
     any GPU"""
 
     def __repr__(self) -> str:
@@ -218,14 +181,18 @@ def seeds_text(seeds: Sequence[int]) -> str:
 
 
 def question_of(
-    mask: Mask,
+    mask: Mask | str,
     *,
-    gpus: int = 1,
-    num_q_heads: int,
+    gpus: int | None = None,
+    seqlen: int | str | None = None,
+    new_tokens: int | str | None = None,
+    corpus: str | None = None,
+    seed: int | None = None,
+    num_q_heads: int | None = None,
     num_kv_heads: int | None = None,
-    head_dim: int = 128,
-    dtype: str = "bf16",
-    direction: str = "both",
+    head_dim: int | None = None,
+    dtype: str | None = None,
+    direction: str | None = None,
     profile: str | None = None,
     gpu: str | None = None,
     memory_bytes: float | None = None,
@@ -233,21 +200,24 @@ def question_of(
     kernels: Sequence[str] | None = None,
     strategies: Sequence[str] | None = None,
     fitted: FittedKernels | None = None,
-    draws: int = DRAWS,
+    draws: int | None = None,
+    params: Mapping[str, Scalar] | None = None,
 ) -> AdviceQuestion:
     """Checks a question. Arguments are those of `longca.lab.advice.ranking.advise`.
 
     Raises:
         UserError: an argument cannot be used.
     """
-    _check_mask(mask)
+    gpus = 1 if gpus is None else gpus
+    head_dim = USUAL_HEAD_DIM if head_dim is None else head_dim
+    dtype = USUAL_DTYPE if dtype is None else dtype
+    direction = "both" if direction is None else direction
+    mask, num_q_heads, num_kv_heads = _mask_and_heads(
+        mask, gpus, seqlen, new_tokens, corpus, seed, num_q_heads, num_kv_heads, params or {}
+    )
     gpus = whole_number("The number of GPUs", gpus)
     head_dim = whole_number("The head dim", head_dim)
-    draws = whole_number("The number of draws", draws)
-    num_q_heads = whole_number("The number of query heads", num_q_heads)
-    num_kv_heads = (
-        num_q_heads if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
-    )
+    draws = whole_number("The number of draws", DRAWS if draws is None else draws)
     if num_q_heads % num_kv_heads:
         raise UserError(
             f"{num_q_heads} query heads cannot be shared evenly among {num_kv_heads} KV heads of size "
@@ -284,7 +254,7 @@ def question_of(
             todo="Leave it out, or fit records with fit_records",
         )
     hardware = load_hardware()
-    network = _network(profile or USUAL_NETWORK, hardware)
+    network = hardware.network(str(profile or USUAL_NETWORK))
     if ranks_per_node is not None:
         network = network.model_copy(
             update={"ranks_per_node": whole_number("The number of GPUs of a node", ranks_per_node)}
@@ -331,18 +301,71 @@ def question_of(
     )
 
 
-def _check_mask(mask: object) -> None:
-    """Raise UserError for what is no mask."""
+def _mask_and_heads(
+    mask: Mask | str,
+    gpus: int,
+    seqlen: int | str | None,
+    new_tokens: int | str | None,
+    corpus: str | None,
+    seed: int | None,
+    num_q_heads: int | None,
+    num_kv_heads: int | None,
+    params: Mapping[str, Scalar],
+) -> tuple[Mask, int, int]:
+    """The mask, which is built already or a pattern's name, and the numbers of query and KV heads. Arguments
+    that build a mask go with a name alone."""
+    if isinstance(mask, str):
+        num_q_heads, num_kv_heads = given_heads(num_q_heads, num_kv_heads, USUAL_HEADS)
+        built = _built(mask, gpus, seqlen, new_tokens, corpus, seed, num_kv_heads, params)
+        return built, num_q_heads, num_kv_heads
+    given = {"seqlen": seqlen, "new_tokens": new_tokens, "corpus": corpus, "seed": seed, **params}
+    extra = [name for name, value in given.items() if value is not None]
     if not isinstance(mask, Mask):
-        example = (
-            f'longca.build_mask({mask!r}, seqlen="128K")'
-            if isinstance(mask, str)
-            else "longca.build_mask or longca.Mask.from_…"
-        )
         raise UserError(
             f"The mask must be a longca.Mask, and it is {type(mask).__name__}",
-            todo=f"Make one with {example}",
+            todo="Make one with longca.build_mask or longca.Mask.from_…",
         )
+    if extra:
+        raise UserError(
+            f"Argument '{extra[0]}' is for a pattern's name, and this mask is built already",
+            todo=f"Give it to longca.build_mask, or longca.advise({mask.name or 'causal'!r}, {extra[0]}=…)",
+        )
+    if num_q_heads is None and num_kv_heads is None and mask.num_groups > 1:
+        num_kv_heads = mask.num_groups  # a mask with head groups says how many KV heads it is for
+    return mask, *given_heads(num_q_heads, num_kv_heads, USUAL_HEADS)
+
+
+def _built(
+    name: str,
+    gpus: int,
+    seqlen: int | str | None,
+    new_tokens: int | str | None,
+    corpus: str | None,
+    seed: int | None,
+    num_kv_heads: int,
+    params: Mapping[str, Scalar],
+) -> Mask:
+    pattern = Registry("mask").load(name)
+    try:
+        tokens = parse_length(USUAL_SEQLEN if seqlen is None else seqlen)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if corpus is not None:
+        check_name("corpus", corpus, Registry("corpus").names())
+        if not pattern.uses_documents:
+            raise UserError(f"Mask '{name}' has no documents", todo="Leave the corpus out")
+    check_blocks(
+        name, pattern.resolve(params), tokens, num_kv_heads, whole_number("The number of GPUs", gpus)
+    )
+    return build_mask(
+        name,
+        seqlen=tokens,
+        corpus=(corpus or usual_corpus(tokens)) if pattern.uses_documents else None,
+        seed=0 if seed is None else seed,
+        num_kv_heads=num_kv_heads,
+        new_tokens=new_tokens,
+        **dict[str, Any](params),
+    )
 
 
 def _for_parts(known: Collection[str]) -> list[str]:
@@ -374,24 +397,3 @@ def _gpu(name: str, hardware: Hardware) -> GpuModel:
             why=f"it has records in reports/{files[0].parent.name}, but no peaks in config/hardware.yaml",
             todo=f"Add them there with a source, or rank its records with `longca choose MASK --gpu {name}`",
         ) from None
-
-
-def _network(name: str, hardware: Hardware) -> Network:
-    """A profile by its name, or the first of a file that `longca probe` has written."""
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        network = next((each for each in hardware.networks if each.name == name), None)
-        if network is None:
-            raise unknown(
-                "profile of messages",
-                name,
-                [each.name for each in hardware.networks],
-                todo="They stand in config/hardware.yaml",
-            )
-        return network
-    if not path.is_file():
-        raise UserError(f"There is no file '{name}'", todo="`longca probe` writes one")
-    networks = load_hardware(path).networks
-    if not networks:
-        raise UserError(f"'{name}' holds no profile of messages", todo="`longca probe` writes one")
-    return networks[0]

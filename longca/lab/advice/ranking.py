@@ -8,17 +8,18 @@ that no record supports counts with the slow end of its interval beside one that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.core import UserError, format_length
 from longca.cp.forecast import links_of
+from longca.cp.partition import draws_alike
 from longca.lab.advice.answer import Advice, AdvisedOption
-from longca.lab.advice.defaults import left_out, mask_and_heads
 from longca.lab.advice.draws import (
     NEAR,
     NETWORK_RANGE,
+    changed_speeds,
     extrapolations,
     forecast_draws,
     interval_s,
@@ -27,27 +28,18 @@ from longca.lab.advice.draws import (
     widening,
     with_range,
 )
-from longca.lab.advice.question import OTHER_GPU_WIDER, draws_alike, question_of
+from longca.lab.advice.question import OTHER_GPU_WIDER, question_of
 from longca.lab.store.text import format_bytes, names, number, plural
-from longca.lab.studies import DRAWS, USUAL_DTYPE, USUAL_HEAD_DIM
 from longca.masks import Mask
 
 if TYPE_CHECKING:
     from longca.core import Scalar
-    from longca.cp.schedule import LinkSpeeds
     from longca.lab.advice.answer import AdvisedOption
     from longca.lab.advice.draws import DrawForecasts, WayForecasts
     from longca.lab.advice.question import AdviceQuestion
     from longca.predict.fitted import FittedKernels
 
 COMPARED = 8  # options whose order is looked at when something changes
-CHANGES = (
-    ("half the rate between nodes", 1.0, 0.5),
-    ("twice the rate between nodes", 1.0, 2.0),
-    ("half the rate inside a node", 0.5, 1.0),
-    ("twice the rate inside a node", 2.0, 1.0),
-)
-"""(what changes, factor of the rate inside a node, factor of the rate between nodes)"""
 
 
 def _without_models(lent: Sequence[str], question: AdviceQuestion) -> str:
@@ -116,19 +108,6 @@ def assumptions(question: AdviceQuestion, kernels: Sequence[str]) -> list[str]:
         usual, rest = ("with", "without") if question.fitted.rests else ("without", "with")
         texts.append(f"{names(other)}: fitted on calls {rest} rests of the GPU, the others on calls {usual}")
     return texts
-
-
-def changed_speeds(links: LinkSpeeds, gpus: int) -> list[tuple[str, LinkSpeeds]]:
-    """(what is changed, the speeds of messages then), for all that matters on so many GPUs."""
-    if gpus == 1:
-        return []
-    near = links.intra_node_bytes_per_s
-    far = links.inter_node_bytes_per_s
-    return [
-        (what, replace(links, intra_node_bytes_per_s=near * inside, inter_node_bytes_per_s=far * between))
-        for what, inside, between in CHANGES
-        if between == 1 or gpus > links.ranks_per_node
-    ]
 
 
 def changes(
@@ -256,25 +235,18 @@ def advise(
         UserError: an argument cannot be used, nothing can run this call, or nothing fits into memory.
     """
     of_mask = mask if isinstance(mask, Mask) else None
-    built, query_heads, kv_heads = mask_and_heads(
+    question = question_of(
         mask,
-        gpus=1 if gpus is None else gpus,
+        gpus=gpus,
         seqlen=seqlen,
         new_tokens=new_tokens,
         corpus=corpus,
         seed=seed,
         num_q_heads=num_q_heads,
         num_kv_heads=num_kv_heads,
-        params=params,
-    )
-    question = question_of(
-        built,
-        gpus=1 if gpus is None else gpus,
-        num_q_heads=query_heads,
-        num_kv_heads=kv_heads,
-        head_dim=USUAL_HEAD_DIM if head_dim is None else head_dim,
-        dtype=USUAL_DTYPE if dtype is None else dtype,
-        direction="both" if direction is None else direction,
+        head_dim=head_dim,
+        dtype=dtype,
+        direction=direction,
         profile=profile,
         gpu=gpu,
         memory_bytes=memory_bytes,
@@ -282,7 +254,8 @@ def advise(
         kernels=kernels,
         strategies=strategies,
         fitted=fitted,
-        draws=DRAWS if draws is None else draws,
+        draws=draws,
+        params=params,
     )
     links = links_of(question.network)
     speeds = with_range(links) if question.gpus > links.ranks_per_node else [links]
@@ -348,6 +321,36 @@ def advise(
         question.num_draws,
         left_out(answered, given),
     )
+
+
+def left_out(question: AdviceQuestion, given: Mapping[str, object]) -> dict[str, str]:
+    """The values taken for what was left out, by the names of the command's options and of the mask's
+    parameters.
+
+    Args:
+        given: by these names, the arguments; None stands for one that was left out.
+    """
+    call = question.call
+    one_gpu = question.gpus == 1
+    taken = {
+        "tokens": format_length(question.mask.seqlen_k),
+        "gpus": question.gpus,
+        "heads": f"{call.num_q_heads}:{call.num_kv_heads}",
+        "head_dim": call.head_dim,
+        "dtype": call.dtype,
+        "direction": " and ".join(question.directions),
+        "corpus": question.corpus,
+        "seed": question.seeds[0] if question.seeds else None,
+        "draws": question.num_draws if question.seeds else None,
+        "profile": None if one_gpu else question.network.name,
+        "gpu": question.gpu.name,
+        "node": None if one_gpu else question.network.ranks_per_node,
+    }
+    if given.get("mask") is None:  # then a pattern's name was, and perhaps parameters of it
+        taken |= {name: value for name, value in question.mask_params.items() if value is not False}
+    return {
+        name: str(value) for name, value in taken.items() if value is not None and given.get(name) is None
+    }
 
 
 def options_of(

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         Cell,
         check_new_tokens,
         usual_corpus,
-        usual_heads,
     )
     from longca.lab.studies.config import Config, load_config, settings
     from longca.lab.studies.grid import Length, Measure
@@ -84,5 +83,4 @@ __all__ = [
     "strategy_of",
     "study_path",
     "usual_corpus",
-    "usual_heads",
 ]

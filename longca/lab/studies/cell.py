@@ -18,8 +18,6 @@ from longca.core import (
     Frozen,
     Name,
     Named,
-    parse_heads,
-    whole_number,
 )
 
 InputValues = Literal["normal", "signs", "small", "constant"]
@@ -47,20 +45,6 @@ DRAWS = 8  # sequences over which a time is predicted, for masks that are drawn
 def usual_corpus(seqlen: int) -> str:
     """The corpus of document lengths for sequences of so many tokens, where none is named."""
     return USUAL_CORPORA[max((start for start in USUAL_CORPORA if start <= seqlen), default=1)]
-
-
-def usual_heads(num_q_heads: object, num_kv_heads: object) -> tuple[int, int]:
-    """The numbers of query and KV heads: 64 and 8 where both are None, and as many KV heads as query heads
-    where only those are.
-
-    Raises:
-        UserError: one is no positive whole number.
-    """
-    if num_q_heads is None:
-        num_q_heads, usual_kv = parse_heads(USUAL_HEADS)
-        num_kv_heads = usual_kv if num_kv_heads is None else num_kv_heads
-    queries = whole_number("The number of query heads", num_q_heads)
-    return queries, queries if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
 
 
 def check_new_tokens(count: int, seqlen: int) -> None:

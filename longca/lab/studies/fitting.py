@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 
 from longca.core import AS_RELEASED, UserError
 from longca.lab.studies.masks import cell_mask, mask_name
-from longca.predict import amounts, covers_all, form_labels, items_of, ran_earlier, way_of
+from longca.predict import (
+    TileShape,
+    TileStatistics,
+    amounts,
+    covers_all,
+    form_labels,
+    items_of,
+    ran_earlier,
+    tile_statistics,
+    way_of,
+)
 from longca.predict.fit import FEWEST, SHAPES, Sample, fit_forms
 from longca.predict.fitted import FittedKernels
-from longca.predict.tile_statistics import TileShape, TileStatistics, tile_statistics
 
 if TYPE_CHECKING:
     from longca.lab.studies.cell import Cell

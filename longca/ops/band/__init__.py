@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from longca.ops.band.api import band_attention, band_backward, band_backward_onto, band_forward
     from longca.ops.band.builds import CallForm, builds_of, compile_builds
     from longca.ops.band.checks import unusable
-    from longca.ops.band.launcher import unknown_launchers
     from longca.ops.band.plan import BandPlan, bytes_of, of_rows, plan_band_attention
+    from longca.ops.band.replay.launcher import unknown_launchers
     from longca.ops.band.tables.backward_rule import AddOrder, orders_of_parts
     from longca.ops.band.versions import unusable_triton
 else:

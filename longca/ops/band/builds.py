@@ -33,9 +33,9 @@ from torch import Tensor
 from longca.masks import Mask, build_mask
 from longca.ops.band.config import BandKernel, choose_tiles
 from longca.ops.band.launch import start_backward, start_forward
-from longca.ops.band.launches import ALIGNMENT, OPTIONS, Launches
 from longca.ops.band.merge import merge_parts
 from longca.ops.band.plan import BandPlan, of_rows, plan_band_attention
+from longca.ops.band.replay.launches import ALIGNMENT, OPTIONS, Launches
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.schedule import TileSchedule
 

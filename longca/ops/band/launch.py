@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from longca.ops.band.config import BandKernel
-from longca.ops.band.launches import Launches
 from longca.ops.band.plan import BandPlan, DqTarget
+from longca.ops.band.replay.launches import Launches
 from longca.ops.band.triton.backward import backward_dkdv, backward_dq
 from longca.ops.band.triton.forward import forward
 from longca.ops.band.triton.preprocess import preprocess

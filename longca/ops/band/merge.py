@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longca.ops.band.launches import Launches
+from longca.ops.band.replay.launches import Launches
 
 ROWS = 16  # of a program: a query of a head each
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longca.masks import Mask
 from longca.ops.band.config import SM90_DQ, BandKernel, TileConfig, choose_tiles, has_hopper_kernels
-from longca.ops.band.launches import Calls
+from longca.ops.band.replay.launches import Calls
 from longca.ops.band.tables.arrays import host_view, padded_groups, positions_in
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.backward_way import BackwardWay, chosen_way

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from longca.core.call import CallSpec
 from longca.core.plugin import Registry
+from longca.core.schema import CallSpec
 from longca.cp.baselines.paper_style import PaddedDocuments
 from longca.cp.comm.backend import Comm
 from longca.kernels.backends.naive import NaivePrepared

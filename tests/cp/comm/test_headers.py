@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longca.cp.comm.headers import SharedHeaders, file_bytes
-from longca.cp.public import PeerLost
+from longca.cp.comm.process_group import PeerLost
 
 pytestmark = pytest.mark.long
 

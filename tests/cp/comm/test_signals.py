@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from longca.cp.api.agreement import Agreement
+from longca.cp.calls.agreement import Agreement
 from longca.cp.comm import backend, machine
 from longca.cp.comm.backend import Comm, why_not_on_host
 from longca.cp.comm.signals import HostSignals

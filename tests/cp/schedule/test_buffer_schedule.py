@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longca.cp.partition.sharding import make_sharding
-from longca.cp.schedule.buffer_schedule import OWN, START, BufferSchedule
-from longca.cp.schedule.plan import Plan
+from longca.cp.schedule.plan import OWN, START, BufferSchedule, Plan
 from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.masks import build_mask
 from tests.helpers.cp.plans import plans

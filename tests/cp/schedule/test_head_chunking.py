@@ -4,17 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longca.cp.partition.mesh import HeadPlan, plan_heads
-from longca.cp.schedule.head_chunking import (
+from longca.cp.partition.mesh import HeadChunk, HeadPlan, plan_heads, split_heads
+from longca.cp.schedule.planner import INTRA_NODE_BYTES_PER_S
+from longca.cp.schedule.work_partition import (
     CANDIDATE_WEIGHTS,
     PARTS_OF_KV_HEAD,
-    HeadChunk,
     HeadCost,
     choose_chunks,
     estimated_s,
-    split_heads,
 )
-from longca.cp.schedule.planner import INTRA_NODE_BYTES_PER_S
 
 
 @st.composite

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longca.core.call import CallSpec
+from longca.core.schema import CallSpec
 from longca.cp.partition.mesh import Mesh, formula_bytes, hybrid
 from longca.cp.partition.sharding import contiguous
 from longca.cp.schedule.pair_traffic import PairTraffic, leaves_node, swapped

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.cp.partition.joint import PartitionStack
+from longca.cp.partition.mask_partition import PartitionStack
 from longca.cp.partition.sharding import CANDIDATES, make_sharding
 from longca.cp.schedule.planner import MOST_WORLDS, Planner, UnitCosts, cost_of, costs_of, partition_mask
 from longca.cp.schedule.ring_and_gather import Gather, Ring

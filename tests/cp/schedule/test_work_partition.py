@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from longca.core.plugin import Registry
-from longca.cp.schedule.head_chunking import HeadCost, estimated_s, received_head_bytes
 from longca.cp.schedule.planner import CALL_S, LinkSpeeds
 from longca.cp.schedule.timeline import rank_times
-from longca.cp.schedule.work_partition import WorkPartition
+from longca.cp.schedule.work_partition import HeadCost, WorkPartition, estimated_s, received_head_bytes
 from tests.helpers.cp.case import Case
 
 STRATEGIES = ("loongtrain", "ring_allgather", "ring_p2p", "ulysses", "usp")

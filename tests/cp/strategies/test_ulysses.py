@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from longca.core.call import CallSpec
 from longca.core.plugin import Registry
+from longca.core.schema import CallSpec
 from longca.cp.partition.mesh import plan_heads
 from tests.helpers.cp.case import STATIC_MASKS, Case
 from tests.helpers.cp.virtual import on_virtual_ranks

@@ -1,6 +1,6 @@
 """Calls and devices for forecasts."""
 
-from longca.core.call import CallSpec
+from longca.core.schema import CallSpec
 from longca.cp.forecast import DeviceModel
 from longca.masks import Mask
 from longca.predict.fitted import load_fitted

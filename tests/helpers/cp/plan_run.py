@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import torch
 
+from longca.cp.partition.mask_partition import Step
 from longca.cp.runtime.accumulate import merge, no_keys
-from longca.cp.schedule.plan import Plan, Step, Transfer
+from longca.cp.schedule.plan import Plan, Transfer
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

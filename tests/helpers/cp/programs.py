@@ -12,7 +12,7 @@ import torch
 
 from longca.core.errors import UserError
 from longca.cp.comm.backend import Comm
-from longca.cp.public import ContextParallel, PeerLost, context_parallel
+from longca.cp.context import ContextParallel, PeerLost, context_parallel
 from longca.masks import build_mask
 from tests.helpers.cp.reference import attention
 

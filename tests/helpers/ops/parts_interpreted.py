@@ -12,9 +12,9 @@ from longca.cp.runtime.accumulate import merge, no_keys
 from longca.cp.schedule.ring_and_gather import Gather, Ring
 from longca.masks import Mask, build_mask
 from longca.masks.band import INF, as_bands
-from longca.ops.band.launches import Launches
 from longca.ops.band.merge import merge_parts
 from longca.ops.band.plan import UNIT, DqTarget
+from longca.ops.band.replay.launches import Launches
 from longca.ops.band.sm90.bwd_dkdv import stats_offset
 from longca.ops.band.sm90.launch import LOG2_E, finish_gradients
 from longca.ops.band.triton.preprocess import preprocess

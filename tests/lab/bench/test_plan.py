@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from longca.core.call import Work
+from longca.core.schema import Work
 from longca.lab.bench.plan.shards import OVERHEAD_SECONDS, estimate_seconds, shards, shards_of_one_machine
 from longca.lab.studies.grid import Measure
 from tests.helpers.bench.misbehaving import cp_cell, kernel_cell

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from longca.core.call import Work
 from longca.core.plugin import Registry
+from longca.core.schema import Work
 from longca.lab.bench.plan import predict
 from longca.lab.bench.plan.predict import Predictor, playoff_hours
 from longca.lab.studies.cell import Cell

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from longca.core.call import Work
+from longca.core.schema import Work
 from longca.lab.bench.measure.timer import collect
 from longca.lab.bench.measure.timing.protocol import Steadiness, ended, is_look, least_warm_up_seconds
 from longca.lab.bench.plan import shards

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from longca.core.call import Work
 from longca.core.errors import UserError
+from longca.core.schema import Work
 from longca.lab.bench.measure.result import Result
 from longca.lab.bench.run import runner
 from longca.lab.bench.run.progress import PlainProgress

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
+from longca.core.schema import AS_RELEASED
 from longca.lab.paper.analysis.as_released import effect, ordinal, pairs, rank_change
 from longca.lab.paper.build import build_paper, exhibits
 from longca.lab.paper.repairs import REPAIRS

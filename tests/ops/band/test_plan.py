@@ -171,7 +171,7 @@ def test_plans_are_made_without_triton() -> None:
         for entry in architecture.imports(architecture.modules()[name])
         if entry.at_import and entry.name.partition(".")[0] == "triton"
     }
-    assert "ops.band.launches" in actual and heavy == set()
+    assert "ops.band.replay.launches" in actual and heavy == set()
 
 
 @pytest.mark.parametrize("tiles", ["portable", None, *AddOrder])

@@ -126,7 +126,7 @@ def test_attention_says_what_computes_instead(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_context_parallel_says_what_computes_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.cp.api.request import CpRequest, _kernel
+    from longca.cp.calls.request import CpRequest, _kernel
 
     def kernel(name: str) -> str:
         return _kernel(
@@ -179,7 +179,7 @@ def test_records_say_that_launches_are_not_replayed(monkeypatch: pytest.MonkeyPa
         records_costs=False,
     )
     assert BandPrepared(on_cpu).notes == []
-    monkeypatch.setattr("longca.ops.band.launcher.VERSIONS", ("3.5.",))
+    monkeypatch.setattr("longca.ops.band.replay.launcher.VERSIONS", ("3.5.",))
     assert "not replayed with Triton" in BandPrepared(on_cpu).notes[0]
 
 

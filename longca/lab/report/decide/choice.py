@@ -10,17 +10,10 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from longca.core import UserError, check_installed, check_name, unknown, whole_number
+from longca.core import UserError, check_installed, check_name, given_heads, unknown, whole_number
 from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings, rankings_by_study
 from longca.lab.report.decide.league import backward_only, proven_rows
-from longca.lab.studies import (
-    USUAL_DTYPE,
-    USUAL_HEAD_DIM,
-    USUAL_HEADS,
-    USUAL_SEQLEN,
-    check_new_tokens,
-    usual_heads,
-)
+from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN, check_new_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,7 +206,7 @@ def question_of(
             check_new_tokens(queries, tokens)
     except ValueError as error:
         raise UserError(str(error)) from None
-    num_q_heads, num_kv_heads = usual_heads(num_q_heads, num_kv_heads)
+    num_q_heads, num_kv_heads = given_heads(num_q_heads, num_kv_heads, USUAL_HEADS)
     gpus = whole_number("The number of GPUs", 1 if gpus is None else gpus)
     head_dim = whole_number("The head dim", USUAL_HEAD_DIM if head_dim is None else head_dim)
     taken = {

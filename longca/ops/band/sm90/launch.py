@@ -12,8 +12,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from longca.ops.band.config import TileConfig
-from longca.ops.band.launches import Launches
 from longca.ops.band.plan import UNIT, DqTarget
+from longca.ops.band.replay.launches import Launches
 from longca.ops.band.sm90.bwd_dkdv import dkdv_kernel
 from longca.ops.band.sm90.bwd_dq import dq_kernel
 from longca.ops.band.sm90.bwd_fused import fused_kernel

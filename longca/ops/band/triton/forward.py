@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from longca.ops.band.config import TileConfig
-from longca.ops.band.launches import Launches
+from longca.ops.band.replay.launches import Launches
 from longca.ops.band.tables import schedule as schedules
 from longca.ops.band.tables.schedule import TileSchedule
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from longca.ops.band.launches import Launches
+from longca.ops.band.replay.launches import Launches
 from longca.ops.band.triton.forward import LOG2_E
 
 CHUNK = 64  # rows of a program

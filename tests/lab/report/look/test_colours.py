@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from longca.core.call import AS_RELEASED
 from longca.core.plugin import Registry
+from longca.core.schema import AS_RELEASED
 from longca.lab.report.look.colours import KERNELS, MARKERS, SPARE, STRATEGIES, looks, text_colour, theme
 
 

@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 
 from longca.cp.comm.backend import Comm
-from longca.cp.public import PeerLost, context_parallel
+from longca.cp.comm.process_group import PeerLost
+from longca.cp.context import context_parallel
 from tests.helpers.cp.public_calls import (
     CAUSAL,
     DOCUMENTS,

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from longca.core import UserError
-from longca.cp.api.agreement import Agreement
-from longca.cp.api.differentiable import (
+from longca.cp.calls.agreement import Agreement
+from longca.cp.calls.differentiable import (
     ForwardCall,
     attend,
     check_shard,
@@ -26,9 +26,9 @@ from longca.cp.api.differentiable import (
     row_text,
     shard_tokens,
 )
-from longca.cp.api.planning import MaskPlanner, costs_of, plan_text
-from longca.cp.api.ranks import join
-from longca.cp.api.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
+from longca.cp.calls.planning import MaskPlanner, costs_of, plan_text
+from longca.cp.calls.ranks import join
+from longca.cp.calls.request import AUTO, CpRequest, agreed_request, checked_masks, compare, described
 from longca.cp.comm.process_group import DEFAULT_TIMEOUT_S, PeerLost
 from longca.masks import Mask, breaks_graph
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longca.cp.api.ranks import PART_LENGTHS, Header, ShardCalls, difference_of_shards
+from longca.cp.calls.ranks import PART_LENGTHS, Header, ShardCalls, difference_of_shards
 from longca.cp.comm.headers import MAX_BYTES
 
 pytestmark = pytest.mark.long

@@ -1,12 +1,14 @@
 """Estimates of strategies' calls: lower bounds hold, and hide no faster strategy."""
 
+import subprocess
+import sys
 from typing import Literal
 
 import pytest
 
 from longca.core import CallSpec
 from longca.core.plugin import Registry
-from longca.cp.api.estimates import Estimate, Forecaster, fastest
+from longca.cp.calls.estimates import Estimate, Forecaster, fastest
 from longca.cp.schedule.work_partition import WorkPartition
 from longca.masks import Mask, build_mask
 
@@ -67,3 +69,13 @@ def test_the_fastest_is_found_without_what_cannot_be_faster():
 def test_estimates_of_several_masks_add_up():
     both = Estimate.sum_of([Estimate.of(2.0), Estimate(1.0, lambda: 5.0)])
     assert (both.least_s, both.seconds) == (3.0, 7.0)
+
+
+def test_a_given_strategy_loads_no_models_of_time():
+    program = (
+        "import sys, longca; mask = longca.build_mask('causal', seqlen=16); "
+        "longca.context_parallel(mask, strategy='ring_p2p', num_q_heads=2, head_dim=16).close(); "
+        "sys.exit(', '.join(name for name in sys.modules if name.startswith('longca.predict')) or 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr

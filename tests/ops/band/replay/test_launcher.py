@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 def test_descriptors_are_made_once_for_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """And anew for another address; of many addresses, only the last ones are kept."""
-    from longca.ops.band import launcher
+    from longca.ops.band.replay import launcher
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     monkeypatch.setattr(launcher, "MOST_BOXES", 2)
@@ -84,7 +84,7 @@ def test_a_profiler_is_told_of_every_launch() -> None:
 
 
 def test_other_versions_of_triton_run_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from longca.ops.band import launcher
+    from longca.ops.band.replay import launcher
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     monkeypatch.setattr(launcher, "VERSIONS", ("none",))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from longca.core import load_hardware
 from longca.cp.forecast import PASS_EFFICIENCY, PROFILES, DeviceModel, WorkForecast, links_of
 from longca.cp.schedule.planner import LinkSpeeds
+from longca.cp.schedule.timeline import estimated_s
 from longca.predict.fitted import load_fitted
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from longca.core import CallSpec, Messages
     from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels import Kernel
+    from longca.kernels import Kernel, Problem
 
 USUAL_BANDWIDTH_GB_S = 4800.0  # of an H200's memory, the default without config/hardware.yaml
 FITTED_ELEM_BYTES = 2
@@ -100,3 +101,36 @@ class Forecaster:
             sum(forecast.compute_s for forecast in directions),
             lambda: sum(forecast.seconds(self._links) for forecast in directions),
         )
+
+
+class Estimator:
+    """Seconds of calls of several problems, for the choice of a strategy and of a sharding: by fitted
+    kernels, or by rates alone where no record tells of such calls."""
+
+    def __init__(self, kernel: Kernel, messages: Messages, ranks_per_node: int, is_fitted: bool) -> None:
+        """
+        Args:
+            is_fitted: by fitted kernels where there are such, as on GPUs; else by rates alone.
+        """
+        self._links = LinkSpeeds(ranks_per_node=ranks_per_node)
+        self._forecaster = Forecaster(kernel, messages, ranks_per_node) if is_fitted else None
+
+    def estimate(self, works: Sequence[WorkPartition], problems: Sequence[Problem]) -> Estimate:
+        """A call of each problem, by its work partition."""
+        calls = []
+        for work, problem in zip(works, problems, strict=True):
+            call = problem.call_spec
+            estimate = self._forecaster.estimate(work, call) if self._forecaster is not None else None
+            if estimate is None:
+                seconds = estimated_s(work, call, self._links, needs_backward=problem.needs_backward)
+                estimate = Estimate.of(seconds)
+            calls.append(estimate)
+        return Estimate.sum_of(calls)
+
+    def fastest(
+        self, works: Mapping[str, Sequence[WorkPartition]], problems: Sequence[Problem]
+    ) -> tuple[str, Callable[[], dict[str, float]]]:
+        """(the name of the fastest work partitions, the seconds of all by name, when they are asked for)."""
+        estimates = {name: self.estimate(of_name, problems) for name, of_name in works.items()}
+        seconds = cache(lambda: {name: estimate.seconds for name, estimate in estimates.items()})
+        return fastest(estimates), seconds

@@ -19,26 +19,24 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from longca.core import UserError
-from longca.cp.api.estimates import Estimate, Forecaster, fastest
-from longca.cp.api.ranks import all_or_none
-from longca.cp.api.request import AUTO
-from longca.cp.api.warming import warm_kernel
+from longca.cp.calls.ranks import all_or_none
+from longca.cp.calls.request import AUTO
+from longca.cp.calls.warming import warm_kernel
 from longca.cp.comm.p2p import ReceiveBuffers
 from longca.cp.partition.mesh import RANKS_PER_NODE
-from longca.cp.schedule.planner import LinkSpeeds
-from longca.cp.schedule.timeline import estimated_s
 
 if TYPE_CHECKING:
     import torch
 
     from longca.core import Scalar
-    from longca.cp.api.request import CpRequest
+    from longca.cp.calls.estimates import Estimator
+    from longca.cp.calls.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import CommStream
     from longca.cp.contract import HeadStrategy, PreparedStrategy
@@ -110,10 +108,6 @@ class MaskPlanner:
         for strategy in self._strategies:
             strategy.share_plans(shared)
         self._ranks_per_node = int(comm.gather(os.environ.get(LOCAL_WORLD_SIZE, RANKS_PER_NODE))[0])
-        self._links = LinkSpeeds(ranks_per_node=self._ranks_per_node)
-        self._forecaster = None
-        if request.device.type == "cuda":
-            self._forecaster = Forecaster(self._kernel, comm.messages, self._ranks_per_node)
         self._thread = ThreadPoolExecutor(1, "longca-plans")
         self._started: dict[Key, Future[MaskPlan | _Choice]] = {}
         self._kept: OrderedDict[Key, MaskPlan] = OrderedDict()
@@ -202,6 +196,14 @@ class MaskPlanner:
             comm.streams if isinstance(comm, DeferredComm) else {},
         )
 
+    @cached_property
+    def _estimator(self) -> Estimator:
+        """Made when seconds are first asked for: a strategy that was given needs no models of time."""
+        from longca.cp.calls.estimates import Estimator
+
+        is_fitted = self._request.device.type == "cuda"
+        return Estimator(self._kernel, self._comm.messages, self._ranks_per_node, is_fitted)
+
     def _choose(self, problems: Sequence[Problem]) -> _Choice:
         refused: dict[str, str] = {}
         works: dict[str, tuple[HeadStrategy, list[WorkPartition]]] = {}
@@ -225,12 +227,10 @@ class MaskPlanner:
         if len(works) == 1:
             [(name, (strategy, shared))] = works.items()
             return _Choice(strategy, shared, cache(lambda: {name: self._seconds(shared, problems)}), refused)
-        estimates = {name: self._estimate(shared, problems) for name, (_, shared) in works.items()}
-        return _Choice(
-            *works[fastest(estimates)],
-            cache(lambda: {name: estimate.seconds for name, estimate in estimates.items()}),
-            refused,
+        fastest, seconds = self._estimator.fastest(
+            {name: shared for name, (_, shared) in works.items()}, problems
         )
+        return _Choice(*works[fastest], seconds, refused)
 
     def _refusal(self, strategy: HeadStrategy, problems: Sequence[Problem]) -> str | None:
         device_type = self._request.device.type
@@ -257,20 +257,7 @@ class MaskPlanner:
         return min(map(partition, shardings), key=lambda works: self._seconds(works, problems))
 
     def _seconds(self, works: Sequence[WorkPartition], problems: Sequence[Problem]) -> float:
-        return self._estimate(works, problems).seconds
-
-    def _estimate(self, works: Sequence[WorkPartition], problems: Sequence[Problem]) -> Estimate:
-        """Seconds of a call of each problem by the fitted kernels; by rates alone where no record tells of
-        such calls."""
-        calls = []
-        for work, problem in zip(works, problems, strict=True):
-            call = problem.call_spec
-            estimate = self._forecaster.estimate(work, call) if self._forecaster is not None else None
-            if estimate is None:
-                seconds = estimated_s(work, call, self._links, needs_backward=problem.needs_backward)
-                estimate = Estimate.of(seconds)
-            calls.append(estimate)
-        return Estimate.sum_of(calls)
+        return self._estimator.estimate(works, problems).seconds
 
 
 class DeferredComm:

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from longca.core.errors import UserError
-from longca.cp.api.agreement import Agreement
+from longca.cp.calls.agreement import Agreement
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.headers import MAX_UNREAD, GatheredHeaders, SharedHeaders, file_bytes
 from longca.cp.comm.process_group import WorldGroup
-from longca.cp.public import PeerLost, context_parallel
+from longca.cp.context import PeerLost, context_parallel
 from longca.masks import Mask, build_mask
-from tests.cp.api.test_agreement import check_random, random_programs
+from tests.cp.calls.test_agreement import check_random, random_programs
 from tests.helpers.cp import programs
 from tests.helpers.cp.programs import RIGHT, Call, Program, run, whole
 from tests.helpers.cp.ranks import on_ranks
@@ -84,7 +84,7 @@ def lagging(masks: tuple[Mask, ...] = programs.MASKS) -> Iterator[Any]:
     """Ranks on CPUs compare calls of these masks as those on GPUs do. Yields the mock of `Comm.abandon`."""
     programs.expected.cache_clear()
     with (
-        patch("longca.cp.public.Agreement", lambda comm, waits: Agreement(comm, waits=False)),
+        patch("longca.cp.context.Agreement", lambda comm, waits: Agreement(comm, waits=False)),
         patch("tests.helpers.cp.programs.MASKS", masks),
         patch.object(Comm, "abandon") as abandon,
     ):
@@ -252,7 +252,7 @@ class Pair:
         path = folder / "headers"
         path.write_bytes(bytes(file_bytes(2)))
         headers = [SharedHeaders(FileIO(path, "r+"), rank, 2) for rank in range(2)]
-        with patch("longca.cp.api.agreement.open_headers", lambda comm: headers.pop(0)):
+        with patch("longca.cp.calls.agreement.open_headers", lambda comm: headers.pop(0)):
             self.ranks = [Agreement(self, waits=False) for _ in range(2)]  # type: ignore[arg-type]
         call = threading.Thread(target=self.call, args=(0,))
         call.start()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from longca.core import Registry, Scalar, UserError, whole_number
-from longca.cp.api.ranks import all_or_none
+from longca.cp.calls.ranks import all_or_none
 from longca.cp.contract import HeadStrategy
 from longca.cp.runtime.fixed_attention import FixedOrder
 from longca.kernels import Problem

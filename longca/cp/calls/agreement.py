@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NoReturn
 from weakref import ref
 
 from longca.core import UserError, shortened
-from longca.cp.api.ranks import (
+from longca.cp.calls.ranks import (
     CLOSES,
     Header,
     ShardCalls,

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longca.ops.band.launcher import RecordedLaunch, unknown_launchers
+from longca.ops.band.replay.launcher import RecordedLaunch, unknown_launchers
 
 ALIGNMENT = 16  # bytes: Triton's builds depend on whether an address is a multiple of it
 MOST_RECORDINGS = 64  # of a plan

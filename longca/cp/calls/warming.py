@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longca.cp.api.ranks import all_or_none
-from longca.cp.partition.mesh import plan_heads
-from longca.cp.schedule.head_chunking import CANDIDATE_WEIGHTS, PARTS_OF_KV_HEAD, split_heads
+from longca.cp.calls.ranks import all_or_none
+from longca.cp.partition.mesh import plan_heads, split_heads
+from longca.cp.schedule.work_partition import CANDIDATE_WEIGHTS, PARTS_OF_KV_HEAD
 
 if TYPE_CHECKING:
     from longca.core import CallSpec
-    from longca.cp.api.request import CpRequest
+    from longca.cp.calls.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import HeadStrategy
     from longca.kernels import Kernel

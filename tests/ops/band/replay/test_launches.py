@@ -125,7 +125,7 @@ def test_parts_of_other_plans_are_told_apart() -> None:
 
 
 def test_recordings_are_bounded_and_not_copied() -> None:
-    from longca.ops.band.launches import MOST_RECORDINGS
+    from longca.ops.band.replay.launches import MOST_RECORDINGS
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     setting = SETTINGS["hopper"]
@@ -141,7 +141,7 @@ def test_recordings_are_bounded_and_not_copied() -> None:
 
 def test_counters_are_new_in_each_call_and_filled_in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a block of them, and for another stream; `recorded_launches` sees to it that each is 0."""
-    from longca.ops.band import launches
+    from longca.ops.band.replay import launches
     from tests.helpers.ops.recorded_launches import recorded_launches
 
     setting = SETTINGS["hopper"]

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from longca.core.errors import UserError
-from longca.cp.api.agreement import Agreement
+from longca.cp.calls.agreement import Agreement
 from longca.cp.comm.backend import Comm
 from longca.cp.comm.headers import GatheredHeaders, SharedHeaders, open_headers
-from longca.cp.public import PeerLost, context_parallel
+from longca.cp.comm.process_group import PeerLost
+from longca.cp.context import context_parallel
 from longca.cp.runtime.plan_attention import PreparedPlan
 from longca.masks import Mask, build_mask
 from tests.helpers.cp.programs import MASKS, RIGHT, Call, Program, run, run_all, whole
@@ -253,7 +254,7 @@ def test_one_call_that_differs_is_raised_everywhere_or_changes_nothing(
 def lagging(comm: Comm, programs: list[Program]) -> tuple[list[str], int]:
     """As on GPUs: messages leave before headers are compared, and then what waits for a peer is released."""
     with (
-        patch("longca.cp.public.Agreement", lambda comm, waits: Agreement(comm, waits=False)),
+        patch("longca.cp.context.Agreement", lambda comm, waits: Agreement(comm, waits=False)),
         patch.object(Comm, "abandon") as abandon,
     ):
         return run(comm, "ulysses", "first", programs), abandon.call_count

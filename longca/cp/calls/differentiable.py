@@ -13,14 +13,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from longca.core import UserError
-from longca.cp.api.request import DTYPES
+from longca.cp.calls.request import DTYPES
 from longca.masks import breaks_graph
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.cp.api.agreement import Agreement
-    from longca.cp.api.request import CpRequest
+    from longca.cp.calls.agreement import Agreement
+    from longca.cp.calls.request import CpRequest
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from longca.cp.partition.joint import partition_jointly
+from longca.cp.partition.chunked_partition import partition_jointly
 from longca.cp.partition.sharding import ChunkedSharding, make_sharding
 from longca.cp.schedule.planner import partition_mask
 from longca.masks import Mask, build_mask

@@ -9,9 +9,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from longca.core.errors import UserError
-from longca.cp.api.planning import MAX_KEPT
+from longca.cp.calls.planning import MAX_KEPT
 from longca.cp.comm.backend import Comm
-from longca.cp.public import ContextParallel, context_parallel
+from longca.cp.context import ContextParallel, context_parallel
 from longca.masks import Mask
 from tests.helpers.cp.public_calls import results
 from tests.helpers.cp.ranks import on_ranks

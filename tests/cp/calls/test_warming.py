@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 def test_context_parallelism_knows_all_kernel_calls(world: int, heads: tuple[int, int]) -> None:
     """The heads of ranks and chunks of any mask are among those whose builds are compiled."""
     from longca.cp import HeadStrategy
-    from longca.cp.api.warming import local_calls
+    from longca.cp.calls.warming import local_calls
 
     call = CallSpec(*heads, 128, "bf16", "bwd")
     kernel = Registry("kernel").load("band")
