@@ -11,7 +11,7 @@ from longca.lab.studies.record import Record
 from longca.masks import build_mask
 from longca.predict.fitted import load_fitted
 from tests.helpers.committed import committed
-from tests.helpers.recorded_cp import whole_settings
+from tests.helpers.cp.recorded import whole_settings
 from tests.helpers.records import quick_study
 
 

@@ -17,7 +17,7 @@ from tests.helpers.cp.virtual import on_virtual_ranks
 from tests.helpers.kernels.cases import hand_made_cases, telling_cases
 from tests.helpers.kernels.plain_attention import plain_attention
 from tests.helpers.records import quick_study
-from tests.helpers.report_figures import drawings_of
+from tests.helpers.report.figures import drawings_of
 from tests.kernels import test_contract_kernels as of_kernels
 from tests.lab.report import test_figures as of_figures
 from tests.masks import test_contract_masks as of_masks

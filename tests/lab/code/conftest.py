@@ -7,7 +7,7 @@ import pytest
 
 from longca.lab.code import code_digest, source
 from longca.lab.code.source import modules_of_package, reached
-from tests.helpers.code_package import Package
+from tests.helpers.core.code_package import Package
 
 
 @pytest.fixture

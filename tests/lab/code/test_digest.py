@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from longca.lab.code import code_digest
-from tests.helpers.code_package import MAIN, OTHER, TILES, Package, plain
+from tests.helpers.core.code_package import MAIN, OTHER, TILES, Package, plain
 
 
 @pytest.mark.parametrize(

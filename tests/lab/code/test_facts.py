@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.helpers.code_package import MAIN, TILES, Package, plain
+from tests.helpers.core.code_package import MAIN, TILES, Package, plain
 
 LOCALS = '''
 def total(rows, limit=4):

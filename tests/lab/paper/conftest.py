@@ -9,7 +9,7 @@ from longca.lab.report.content.packing import compressed
 from longca.lab.report.rows import rows_json
 from longca.lab.report.series import labelled
 from longca.lab.store.table import derived, in_order
-from tests.helpers.report import DAMAGED, few
+from tests.helpers.report.few import DAMAGED, few
 
 
 @pytest.fixture(scope="session")

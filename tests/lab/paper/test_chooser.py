@@ -11,7 +11,7 @@ from longca.lab.report.content.packing import page_data, unpacked
 from longca.lab.studies.record import Record
 from tests.helpers.chromium import browser
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell
+from tests.helpers.report.cases import cell
 from tests.lab.report.test_browser import pytestmark as needs_browser
 
 pytestmark = pytest.mark.long

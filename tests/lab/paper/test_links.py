@@ -13,7 +13,7 @@ from longca.lab.report.series import labelled
 from longca.lab.store.table import derived
 from longca.lab.studies.record import Record
 from tests.helpers.records import gpu_study
-from tests.helpers.report import few
+from tests.helpers.report.few import few
 from tests.helpers.support import ROOT
 
 

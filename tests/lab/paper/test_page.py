@@ -16,7 +16,7 @@ from longca.lab.paper.build import build_paper, exhibits
 from longca.lab.paper.facts import gallery
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.index import write_index
-from tests.helpers.report import few
+from tests.helpers.report.few import few
 from tests.helpers.support import ROOT
 
 
@@ -114,7 +114,7 @@ def test_same_records_same_bytes_without_torch(page: Path) -> None:
     """In any order, in another process, which needs no torch."""
     folder = page.parent.parent / "again"
     code = (
-        "import sys; from pathlib import Path; from tests.helpers.report import DAMAGED, few; "
+        "import sys; from pathlib import Path; from tests.helpers.report.few import DAMAGED, few; "
         "from longca.lab.paper.build import build_paper;"
         f"build_paper(reversed(few()), [DAMAGED], Path({str(folder)!r})); print('torch' in sys.modules)"
     )

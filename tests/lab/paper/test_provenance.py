@@ -9,7 +9,7 @@ from longca.lab.paper.provenance import StudyProvenance, provenance
 from longca.lab.store.table import derived, in_order
 from longca.lab.studies.record import Node, Record
 from tests.helpers.records import gpu_study
-from tests.helpers.report import few
+from tests.helpers.report.few import few
 
 GPUS = [record for record in gpu_study() if record.cell.mask == "full"][:6]
 

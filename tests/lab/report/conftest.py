@@ -11,9 +11,9 @@ from longca.lab.report.build import build
 from longca.lab.report.look.svg import with_shared_styles
 from longca.lab.store.table import derived
 from tests.helpers.records import quick_study
-from tests.helpers.report import DAMAGED, few
-from tests.helpers.report_figures import SOME, completed, drawings_of
-from tests.helpers.report_outline import Outline
+from tests.helpers.report.few import DAMAGED, few
+from tests.helpers.report.figures import SOME, completed, drawings_of
+from tests.helpers.report.outline import Outline
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from longca.lab.report.decide.views import decision
 from longca.lab.report.findings import leaders_text, standings_of
 from longca.lab.store.table import derived
 from tests.helpers.records import quick_study, record
-from tests.helpers.report_cases import cell, rates
+from tests.helpers.report.cases import cell, rates
 
 
 def test_strategies_stand_before_kernels():

@@ -14,8 +14,8 @@ import pytest
 
 from longca.lab.report.build import build
 from tests.helpers.chromium import LIVE, browser
-from tests.helpers.report import few
-from tests.helpers.report_cases import repeated, timed
+from tests.helpers.report.cases import repeated, timed
+from tests.helpers.report.few import few
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [

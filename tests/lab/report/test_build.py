@@ -14,8 +14,8 @@ from longca.lab.store.export import export
 from longca.lab.store.load import load
 from longca.lab.studies.outcome import Unavailable
 from tests.helpers.records import quick_study, record
-from tests.helpers.report import DAMAGED, few
-from tests.helpers.report_outline import Outline
+from tests.helpers.report.few import DAMAGED, few
+from tests.helpers.report.outline import Outline
 from tests.helpers.support import ROOT
 
 
@@ -67,7 +67,7 @@ def test_the_archive_makes_it_again_in_any_order_without_torch(few_page, tmp_pat
     code = (
         "import sys; from pathlib import Path; from longca.lab.report.build import build; from "
         "longca.lab.store.load import load;"
-        "from tests.helpers.report import DAMAGED;"
+        "from tests.helpers.report.few import DAMAGED;"
         f"build(load({str(archive)!r}).records[::-1], [DAMAGED], Path({str(again)!r}), study_title='Few & "
         f"<plain>');"
         "never = ('torch', 'triton', 'longca.masks', 'longca.kernels', 'longca.cp', 'longca.lab.bench');"

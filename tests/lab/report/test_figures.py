@@ -11,7 +11,7 @@ from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import draw, inline
 from longca.lab.store.table import derived
 from tests.helpers.records import gpu_study, quick_study, record
-from tests.helpers.report_figures import METHODS, SOME, completed
+from tests.helpers.report.figures import METHODS, SOME, completed
 
 FIGURES = Registry("figure").names()
 

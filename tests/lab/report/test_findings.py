@@ -9,7 +9,7 @@ from longca.lab.report.findings import leaders, standings_of
 from longca.lab.report.winners import rankings
 from longca.lab.store.table import derived
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell, judged, rates, timed, told
+from tests.helpers.report.cases import cell, judged, rates, timed, told
 
 
 def test_nothing_is_the_fastest_where_nothing_else_ran():

@@ -4,7 +4,7 @@ from longca.lab.report.matrix import matrices, reasons
 from longca.lab.store.table import derived
 from longca.lab.studies.outcome import OutOfMemory
 from tests.helpers.records import quick_study, record
-from tests.helpers.report_cases import cell
+from tests.helpers.report.cases import cell
 
 
 def test_the_matrix_shows_the_worst_and_says_why():

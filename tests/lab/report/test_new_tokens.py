@@ -20,7 +20,7 @@ from longca.lab.store.table import derived, is_square
 from longca.lab.studies.fitting import fits
 from longca.lab.studies.playoff.case import case_id
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell
+from tests.helpers.report.cases import cell
 from tests.helpers.support import ROOT
 
 SQUARE = {"sdpa": 40.0, "flex": 50.0}

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 from longca.core.plugin import Registry
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import draw
-from tests.helpers.report_figures import METHODS
+from tests.helpers.report.figures import METHODS
 
 
 def test_panels_have_one_drawing(drawing):

@@ -6,7 +6,7 @@ from typing import Any
 
 from longca.lab.report.build import build
 from tests.helpers.chromium import Browser, browser
-from tests.helpers.report_cases import both
+from tests.helpers.report.cases import both
 from tests.lab.report.test_browser import pytestmark
 
 __all__ = ["pytestmark"]

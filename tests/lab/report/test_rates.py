@@ -10,7 +10,7 @@ from longca.lab.report.winners import rankings
 from longca.lab.store.table import derived
 from longca.lab.studies.outcome import Incorrect
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell, rates, told
+from tests.helpers.report.cases import cell, rates, told
 
 
 def test_an_incorrect_result_never_wins():

@@ -9,8 +9,8 @@ from longca.lab.report.build import build
 from longca.lab.report.content.packing import page_data, unpacked
 from longca.lab.report.rows import anchors
 from tests.helpers.records import quick_study
-from tests.helpers.report import few
-from tests.helpers.report_outline import Outline
+from tests.helpers.report.few import few
+from tests.helpers.report.outline import Outline
 
 
 def test_its_data_hold_every_record(text):

@@ -3,7 +3,7 @@
 from longca.lab.report.series import labelled, mask_order, rate_unit, short_labels
 from longca.lab.store.table import derived
 from tests.helpers.records import quick_study, record
-from tests.helpers.report_cases import cell
+from tests.helpers.report.cases import cell
 
 
 def test_masks_that_differ_in_parameters_have_labels_that_say_so():

@@ -14,7 +14,7 @@ from longca.lab.studies.outcome import Unsupported
 from longca.lab.studies.record import Record, Samples
 from tests.helpers.compare import cell
 from tests.helpers.records import gpu_study, quick_study, record
-from tests.helpers.report_outline import Outline
+from tests.helpers.report.outline import Outline
 
 
 def test_worst_errors_name_each_tensor_once():

@@ -12,7 +12,7 @@ from longca.lab.report.build import build
 from longca.lab.report.content.packing import page_data, unpacked
 from longca.lab.studies.record import Record
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell
+from tests.helpers.report.cases import cell
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ from longca.lab.report.winners import Winner, rankings
 from longca.lab.store.table import derived
 from longca.lab.studies.outcome import OutOfMemory
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell, repeated
+from tests.helpers.report.cases import cell, repeated
 
 
 def test_counts_and_families_leave_repeats_out():

@@ -20,7 +20,7 @@ from longca.lab.store.decode import encode
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Incorrect, Ok
 from longca.lab.studies.record import SCHEMA_VERSION, Accuracy, Record, Samples
-from tests.helpers.started import start
+from tests.helpers.store.started import start
 
 WRITE_FOREVER = """
 import sys

@@ -9,7 +9,7 @@ import pytest
 from longca.core.errors import UserError
 from longca.lab.store.cells import CellStore
 from longca.lab.store.lock import holders
-from tests.helpers.started import start
+from tests.helpers.store.started import start
 
 HOLD = """
 import sys, time

@@ -10,7 +10,7 @@ from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import Failed, OutOfMemory, TimedOut, Unsupported
 from longca.lab.studies.record import COSTS, Accuracy, Memory
 from tests.helpers.records import quick_study, record
-from tests.helpers.table_rows import CELL, FACTS, changed, control, one, rows, samples
+from tests.helpers.store.rows import CELL, FACTS, changed, control, one, rows, samples
 
 
 def test_times_are_quartiles_of_the_samples_in_order():

@@ -16,7 +16,7 @@ from longca.lab.store.table import derived
 from longca.lab.studies.outcome import Unsupported
 from longca.lab.studies.record import Record
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell
+from tests.helpers.report.cases import cell
 
 
 def records() -> list[Record]:

@@ -6,7 +6,7 @@ import pytest
 
 from longca.lab.report.build import build
 from tests.helpers.records import gpu_study
-from tests.helpers.report_outline import Outline
+from tests.helpers.report.outline import Outline
 
 
 def test_it_says_whether_the_timer_can_be_trusted_and_what_the_device_can_do(text):

@@ -3,8 +3,8 @@
 import pytest
 
 from longca.lab.report.build import build
-from tests.helpers.report import few
-from tests.helpers.report_outline import Outline
+from tests.helpers.report.few import few
+from tests.helpers.report.outline import Outline
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ from longca.lab.report.content.page import Frame, PageData
 from longca.lab.report.look.template import page_templates
 from longca.lab.studies.outcome import STATUSES
 from tests.helpers.records import quick_study
-from tests.helpers.report import DAMAGED
+from tests.helpers.report.few import DAMAGED
 from tests.helpers.support import ROOT
 
 

@@ -5,7 +5,7 @@ import pytest
 from longca.lab.store.table import derived
 from longca.lab.studies.outcome import OutOfMemory
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell, timed
+from tests.helpers.report.cases import cell, timed
 
 
 @pytest.fixture(scope="package")

@@ -3,7 +3,7 @@
 import pytest
 
 from longca.lab.store.table import derived
-from tests.helpers.report_cases import tallied, timed
+from tests.helpers.report.cases import tallied, timed
 
 
 def test_tallies_tell_the_worst_share_and_on_how_many_masks(small):

@@ -9,7 +9,7 @@ from longca.lab.report.build import build
 from longca.lab.report.decide.views import decision
 from longca.lab.store.table import derived
 from tests.helpers.records import quick_study, record
-from tests.helpers.report_cases import cell, repeated, tallied, timed
+from tests.helpers.report.cases import cell, repeated, tallied, timed
 
 
 def test_a_noisy_result_is_no_worst_share_unless_there_is_no_other():

@@ -5,7 +5,7 @@ import pytest
 from longca.lab.report.decide.predicted import TOGETHER, first_rows
 from longca.lab.store.table import derived
 from longca.lab.studies.record import Record
-from tests.helpers.recorded_cp import whole_settings
+from tests.helpers.cp.recorded import whole_settings
 
 
 @pytest.fixture

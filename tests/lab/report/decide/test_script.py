@@ -16,7 +16,7 @@ from longca.lab.store.text import number
 from longca.lab.studies.outcome import OutOfMemory
 from longca.lab.studies.record import Record
 from tests.helpers.records import gpu_study, record
-from tests.helpers.report_cases import both, cell, timed
+from tests.helpers.report.cases import both, cell, timed
 
 UNIT = Unit(1.0, "TFLOP/s")
 

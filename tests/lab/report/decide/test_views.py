@@ -19,7 +19,7 @@ from longca.lab.store.table import derived
 from longca.lab.studies.outcome import OutOfMemory
 from longca.lab.studies.record import Samples
 from tests.helpers.records import record
-from tests.helpers.report_cases import cell, repeated, timed
+from tests.helpers.report.cases import cell, repeated, timed
 
 UNIT = Unit(1.0, "TFLOP/s")
 

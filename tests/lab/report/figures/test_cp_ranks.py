@@ -3,7 +3,7 @@
 from longca.core.plugin import Registry
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import draw
-from tests.helpers.report_figures import METHODS
+from tests.helpers.report.figures import METHODS
 
 
 def test_the_slowest_rank_is_shown(quick):

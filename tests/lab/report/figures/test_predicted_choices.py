@@ -7,7 +7,7 @@ from longca.lab.report.decide.predicted import with_predictions
 from longca.lab.report.figures.predicted_choices import PredictedChoices
 from longca.lab.store.table import derived
 from longca.lab.studies.record import Record
-from tests.helpers.recorded_cp import whole_settings
+from tests.helpers.cp.recorded import whole_settings
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from longca.core.hardware import load_hardware
 from longca.lab.studies.outcome import Incorrect
 from tests.helpers.records import record
-from tests.helpers.table_rows import CELL, FACTS, changed, control, rows, samples
+from tests.helpers.store.rows import CELL, FACTS, changed, control, rows, samples
 
 
 def test_attention_is_held_against_what_its_own_device_reached_in_its_own_study():
