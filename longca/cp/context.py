@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from longca.core import UserError
+from longca.core import UserError, truth
 from longca.cp.calls.agreement import Agreement
 from longca.cp.calls.differentiable import (
     ForwardCall,
@@ -106,7 +106,7 @@ def context_parallel(
             comm.use(request.messages, releasable=request.check == "first")
             agreement = Agreement(comm, waits=request.check == "always" or comm.device.type == "cpu")
             planner = MaskPlanner(comm, request)
-            if warm and comm.device.type == "cuda":
+            if truth("Argument 'warm'", warm) and comm.device.type == "cuda":
                 planner.warm(masks)
             return ContextParallel(comm, request, planner, masks, agreement)
         except Exception:

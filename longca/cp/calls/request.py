@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from longca.core import Registry, Scalar, UserError, whole_number
+from longca.core import Registry, Scalar, UserError, truth, whole_number
 from longca.cp.calls.ranks import all_or_none
 from longca.cp.contract import HeadStrategy
 from longca.cp.runtime.fixed_attention import FixedOrder
@@ -236,7 +236,7 @@ def _request(
     num_kv_heads: Any,
     head_dim: Any,
     dtype: Any,
-    backward: bool,
+    backward: Any,
     messages: Messages | Literal["auto"],
     check: str,
     reduction: str,
@@ -284,7 +284,7 @@ def _request(
         head_dim,
         dtype,
         device,
-        bool(backward),
+        truth("Argument 'backward'", backward),
         messages,
         check,
         reduction,

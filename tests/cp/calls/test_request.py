@@ -31,6 +31,8 @@ from tests.helpers.cp.public_calls import results
         ("timeout", "Argument 'timeout' is 0"),
         ("messages", "Argument 'messages' is 'mpi'"),
         ("check", "Give 'first' or 'always'"),
+        ("backward", "Argument 'backward' is 'no'. Give True or False"),
+        ("warm", "Argument 'warm' is 'no'. Give True or False"),
         ("whole", "must have the 97 tokens of the mask"),
         ("unshard", "Give what came from cp.shard"),
         ("uneven shards", "Rank 1: Argument 'q' of attention is of shape 4"),

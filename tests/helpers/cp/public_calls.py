@@ -217,6 +217,8 @@ def refusals(cp: ContextParallel, rank: int) -> dict[str, str]:
         "timeout": plan(timeout=0),
         "messages": plan(messages="mpi"),
         "check": plan(check="never"),
+        "backward": plan(backward="no"),
+        "warm": plan(warm="no"),
         "whole": refusal(lambda: cp.shard(torch.zeros(5))),
         "unshard": refusal(lambda: cp.unshard(torch.zeros(5))),
         "uneven shards": first(WINDOW, *(x[: len(x) - rank] for x in (q, k, v))),
