@@ -145,7 +145,8 @@ def _count_keys(text: bytes) -> int | None:
 def _num_keys(value: Any) -> int:
     """The number of keys of the JSON objects of a value."""
     if type(value) is dict:
-        return len(value)
+        inner = sum(_num_keys(part) for part in value.values() if isinstance(part, (BaseModel, dict)))
+        return len(value) + inner
     if type(value) is tuple:
         return sum(map(_num_keys, value))
     if value is None:
