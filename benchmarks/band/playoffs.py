@@ -49,10 +49,16 @@ def both(records: pd.DataFrame, compared: Sequence[Record]) -> pd.DataFrame:
     played = records[(records.playoff != "") & (records.status == "ok")].sort_values("started_at")
     by_cell = {row.cell_id: row for row in played.itertuples()}
     rows = [
-        (*case, record.kernel, len(row.playoff_rounds), row.time_ms_median, record.time_ms, row.playoff)
+        (
+            *(getattr(record, name) for name in CASE),
+            record.kernel,
+            len(row.playoff_rounds),
+            row.time_ms_median,
+            record.time_ms,
+            row.playoff,
+        )
         for record in compared
         if (row := by_cell.get(_cell_id(record)))
-        for case in [(record.mask, record.seqlen, record.heads, record.direction)]
     ]
     names = [*CASE, "kernel", "playoff_rounds", "playoff_ms", "compare_ms", "playoff"]
     table = pd.DataFrame(rows, columns=names)

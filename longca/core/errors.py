@@ -185,10 +185,8 @@ def truth(what: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     kind = getattr(getattr(value, "dtype", None), "kind", "")
-    if (isinstance(value, int) or (kind in ("b", "i", "u") and getattr(value, "ndim", 1) == 0)) and value in (
-        0,
-        1,
-    ):
+    is_number = isinstance(value, int) or (kind in ("b", "i", "u") and getattr(value, "ndim", 1) == 0)
+    if is_number and value in (0, 1):
         return bool(value)
     raise UserError(f"{what} is {value!r}", todo="Give True or False")
 

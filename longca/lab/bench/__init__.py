@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from longca.lab.bench.run.overview import failures, finding, outcome_table, rate_tables
     from longca.lab.bench.run.own_file import OwnFileResult, OwnFileRun, compare_own_file
     from longca.lab.bench.run.players import count_playoffs
+    from longca.lab.bench.run.progress import is_plain
     from longca.lab.bench.run.runner import run_cells
     from longca.lab.bench.run.scores import FAILED
     from longca.lab.bench.run.summary import Summary
@@ -40,6 +41,7 @@ __all__ = [
     "find_task",
     "finding",
     "gpu_machine",
+    "is_plain",
     "local_device",
     "networks_of",
     "num_cores",

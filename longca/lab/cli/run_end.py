@@ -1,4 +1,4 @@
-"""What a run says at its end: the finding, the tables, what failed and the next step.
+"""The end of a run, as its command says it: the finding, the tables, what failed and the next step.
 
 The end of a run that had nothing to do is kept beside the cells of a large study, with a digest of all that
 it follows from. The next run says the same at once, as long as nothing has changed.
@@ -7,6 +7,7 @@ it follows from. The next run says the same at once, as long as nothing has chan
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -129,6 +130,7 @@ def end_of_run(
         run: runs, whatever is kept; and says whether its end may be kept.
     """
     from longca.core import plugin_folders
+    from longca.lab.bench import is_plain
     from longca.lab.store import CellStore, kept_answer
     from longca.lab.store.index import FEWEST, files_of_cells, stamps_as_bytes
 
@@ -148,24 +150,17 @@ def end_of_run(
     content = kept_answer(folder / "cells" / KEPT, causes, make)
     if ended:
         return ended[0]
-    if config.progress == "plain" or not _has_terminal():
-        import sys
-
+    if is_plain(config.progress):
         print(content["headline"], file=sys.stderr)
     return RunEnd(**content)
 
 
-def _has_terminal() -> bool:
-    import sys
-
-    return sys.stderr.isatty() and not os.environ.get("CI")
-
-
-def _causes(study: Study, config: Config, folder: Path, asked: Mapping[str, Any]) -> Iterator[str]:
+def _causes(study: Study, config: Config, folder: Path, asked: Mapping[str, Any]) -> Iterator[str | bytes]:
     """Texts of all that decides what a run has to do, but for its cells and its device: the settings, what
-    was asked, the packages, the code, and the other files of the study's results."""
-    from longca.core import PACKAGE_ROOT
+    was asked, the packages, the code, and the other records of the study."""
     from longca.lab.bench import package_stamps
+    from longca.lab.code import source_digest
+    from longca.lab.store import PlayoffStore, RepeatStore
     from longca.lab.studies.checkout import studies_folder
 
     yield study.model_dump_json()
@@ -173,18 +168,17 @@ def _causes(study: Study, config: Config, folder: Path, asked: Mapping[str, Any]
     yield repr(sorted((name, str(value)) for name, value in asked.items()))
     yield repr(sorted(pair for pair in os.environ.items() if pair[0].startswith(ENVIRONMENT)))
     yield repr(package_stamps())
-    code = (path for path in PACKAGE_ROOT.rglob("*") if path.suffix != ".pyc")
-    settings = studies_folder().parent.glob("*.yaml")
-    beside = (path for name in ("controls", "playoffs", "repeats") for path in (folder / name).rglob("*"))
-    yield repr(list(_stamps(*code, *settings, *beside, *folder.glob("*.json"))))
-
-
-def _stamps(*paths: Path) -> Iterator[tuple[str, int, int, int]]:
-    """Path, size, time and inode of each file, in order."""
-    for path in sorted(paths):
+    yield source_digest("longca.lab.cli.run")
+    yield PlayoffStore(folder).digest()
+    yield RepeatStore(folder).digest()
+    beside = [
+        *studies_folder().parent.glob("*.yaml"),
+        *(folder / "controls").rglob("*"),
+        *folder.glob("*.json"),
+    ]
+    for path in sorted(beside):
         status = path.stat()
-        if not path.is_dir():
-            yield str(path), status.st_size, status.st_ctime_ns, status.st_ino
+        yield repr((str(path), status.st_size, status.st_ctime_ns, status.st_ino))
 
 
 def _devices(device: str) -> list[str] | None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from longca.lab.store.beside.kept import kept_answer
     from longca.lab.store.beside.made import PAGE, PAPER, note_made, records_digest
     from longca.lab.store.beside.playoffs import PlayoffStore
+    from longca.lab.store.beside.repeats import RepeatStore
     from longca.lab.store.cells import CellStore, UnusableFile
     from longca.lab.store.checks.known import Known, known_cells
     from longca.lab.store.checks.record import digest_of
@@ -39,6 +40,7 @@ __all__ = [
     "PlayoffStore",
     "RecordTable",
     "RefusedTransfer",
+    "RepeatStore",
     "TensorError",
     "TransferError",
     "UnusableFile",

@@ -1,4 +1,4 @@
-"""What `context_parallel` and its calls refuse: in one line, the same on every rank."""
+"""Refusals of `context_parallel` and its calls: in one line, the same on every rank."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the public call of band attention refuses."""
+"""Refusals of the public call of band attention."""
 
 from functools import partial
 from typing import Any

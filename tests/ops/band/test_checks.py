@@ -1,4 +1,4 @@
-"""What band attention refuses before a kernel runs."""
+"""Refusals of band attention before a kernel runs."""
 
 import importlib.util
 

@@ -305,17 +305,19 @@ class Both(Progress):
             part.close()
 
 
+def is_plain(mode: Literal["auto", "rich", "plain"]) -> bool:
+    """True for lines instead of a live display: "auto" is plain where there is no terminal or CI is set."""
+    return mode == "plain" or (mode == "auto" and (bool(os.environ.get("CI")) or not sys.stderr.isatty()))
+
+
 def make_progress(mode: Literal["auto", "rich", "plain"], log: Path | None = None) -> Progress:
-    """The display on stderr; "auto" is plain where there is no terminal or CI is set.
+    """The display on stderr.
 
     Args:
+        mode: as of `is_plain`.
         log: a file that gets one line for each cell in addition.
     """
-    plain = mode == "plain" or (mode == "auto" and (bool(os.environ.get("CI")) or not sys.stderr.isatty()))
-    if plain:
-        shown: Progress = PlainProgress(sys.stderr)
-    else:
-        shown = RichProgress()
+    shown: Progress = PlainProgress(sys.stderr) if is_plain(mode) else RichProgress()
     return shown if log is None else Both(shown, LogProgress(log))
 
 
