@@ -35,7 +35,12 @@ from longca.ops.band.tables.backward_time import (
     one_pass_amounts,
     two_kernels_amounts,
 )
-from longca.ops.band.tables.backward_way import BackwardWay, has_predicted_times, ways_of_one_pass
+from longca.ops.band.tables.backward_way import (
+    LAST_IS_SLOWER,
+    BackwardWay,
+    has_predicted_times,
+    ways_of_one_pass,
+)
 from longca.ops.band.tables.heads import heads_at_once, heads_per_item_of
 from longca.ops.band.tables.tile_rows import TILE, TileRows
 from longca.predict.fit import non_negative
@@ -44,8 +49,9 @@ from tools.table import Table, add_options, read_records
 
 FOLDERS = tuple(
     f"reports/h200/ways/{heads}{part}"
-    for part in ("", "-middle")
+    for part in ("", "-middle", "-long")
     for heads in ("64-8", "32-8", "16-2", "64-64")
+    if part != "-long" or heads == "64-8"
 )
 TWO = BackwardWay(None)
 COLUMNS = ("choice", "masks", "slower than the best, mean", "most", "by more than 3 %")
@@ -53,6 +59,8 @@ MUCH = 0.03
 # of a call that was held up, beside the quickest way of the mask
 HELD_UP_US = (1000, 9000)
 HELD_UP_RATIO = 2.5
+# Longer calls are not fitted: they were measured with a rest after each call, so at another clock.
+LONGEST_FITTED = 24576
 # samples for a fit: up to this ratio to the quickest way, since others are never chosen
 NEAR = 1.3
 # relative residuals from which on samples count less
@@ -83,6 +91,9 @@ class Sample:
         return self.measured_us[way] / min(self.measured_us.values()) - 1
 
     def predicted(self, costs: Costs) -> BackwardWay:
+        """The way that a plan takes by these costs."""
+        if self.seqlen > LAST_IS_SLOWER and self.by_rule.order is AddOrder.FROM_LAST:
+            return self.by_rule
         return min(self.amounts, key=lambda way: float(self.amounts[way] @ costs[way == TWO]))
 
 
@@ -163,13 +174,14 @@ def _amounts(case: Case) -> dict[BackwardWay, np.ndarray]:
 
 
 def fit(samples: Sequence[Sample]) -> Costs:
-    """The costs of both kinds of ways: non-negative least squares of relative residuals, large ones of which
-    count less."""
+    """The costs of both kinds of ways, of samples of up to LONGEST_FITTED tokens: non-negative least squares
+    of relative residuals, large ones of which count less."""
     costs = []
     for two in (False, True):
         rows = [
             sample.amounts[way] / time
             for sample in samples
+            if sample.seqlen <= LONGEST_FITTED
             for way, time in sample.measured_us.items()
             if way in sample.amounts and (way == TWO) is two
             if time < NEAR * min(sample.measured_us.values())

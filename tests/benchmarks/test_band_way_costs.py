@@ -29,7 +29,7 @@ def test_the_choice_loses_little_where_its_length_is_held_out(samples: list[way_
     losses = held_out(samples, lambda sample: sample.seqlen)
     assert len(samples) > 700
     assert statistics.mean(losses) < 0.005 and max(losses) < max(by_rule)
-    assert statistics.mean(by_rule) > 0.025
+    assert statistics.mean(by_rule) > 0.02
     assert sum(loss > 0.03 for loss in losses) < 0.06 * len(losses)
 
 
@@ -43,6 +43,9 @@ def test_the_choice_loses_little_where_its_length_is_held_out(samples: list[way_
         ("full_document", 7168, "64:64"),
         ("sliding_window", 3072, "16:2"),
         ("global_sliding_window", 6144, "64:8"),
+        ("causal_sliding_window", 32768, "64:8"),
+        ("causal_blockwise", 32768, "64:8"),
+        ("hstu", 65536, "64:8"),
     ],
 )
 def test_choices_are_within_3_percent_of_the_best(

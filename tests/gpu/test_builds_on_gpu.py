@@ -1,5 +1,5 @@
-"""Nothing is compiled on a GPU after `longca.warm`, or after a context is made, over 50 steps of random masks
-of all kinds: by Triton's own hook, which is called for every build that a kernel does not have yet.
+"""Nothing is compiled on a GPU after `longca.warm`, or after a context is made with `warm=True`, over 50 steps
+of random masks of all kinds: by Triton's own hook, which is called for every build that a kernel does not have yet.
 """
 
 from collections.abc import Iterator
@@ -68,6 +68,7 @@ def steps_of_a_context(comm: Comm) -> Any:
             num_q_heads=HEADS[0],
             num_kv_heads=HEADS[1],
             head_dim=HEAD_DIM,
+            warm=True,
         )
         with new_builds() as names:
             for _ in range(NUM_STEPS):

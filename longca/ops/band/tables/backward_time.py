@@ -136,14 +136,14 @@ def one_pass_blocks(
     num_tiles = tiles.num_tiles
     programs = max(PROGRAMS // kv_heads, 1)
     lengths = (tiles.blocks * heads_per_item + (START + FINISH)).tolist()
-    behind = [[(tile, blocks + DISTANCE) for tile, blocks in earlier] for earlier in tiles.predecessors]
-    work = list(zip(range(num_tiles), lengths, behind, strict=True))
+    work = list(zip(range(num_tiles), lengths, tiles.predecessors, strict=True))
     num_tasks = num_kv_heads // kv_heads * head_rounds * num_tiles // rounds  # of `rounds` items each
     wave = max(programs // rounds, 1)
     # whole waves are left out, at the beginning
     omitted = max((num_tasks // wave - WAVES) * wave, 0)
     free = [0.0] * programs
-    begins = [[-1.0 * FAR] * num_tiles for _ in range(rounds)]
+    # when each work tile begins, and DISTANCE later
+    follows = [[-1.0 * FAR] * num_tiles for _ in range(rounds)]
     ends = [0.0] * num_tiles
     busy = done = 0.0
     begun, first = divmod(omitted, num_tiles)
@@ -153,12 +153,12 @@ def one_pass_blocks(
         if section == begun + 1 + wave // num_tiles:  # the first wave waits in another way
             busy = done = 0.0
         for tile, length, predecessors in work[first:]:
-            for begin_of in begins:
+            for follow_of in follows:
                 begin = time = free[0]
-                for other, distance in predecessors:
-                    if begin_of[other] + distance > time:
-                        time = begin_of[other] + distance
-                begin_of[tile] = time
+                for other, blocks in predecessors:
+                    if follow_of[other] + blocks > time:
+                        time = follow_of[other] + blocks
+                follow_of[tile] = time + DISTANCE
                 time += length
                 if ends[tile] + FINISH > time:
                     time = ends[tile] + FINISH

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 # Of the measured masks: tokens, and the least mean numbers of queries that see a key and of keys that a query
 # sees. Longer masks have data of other kernels only, which the predicted times do not fit. So have, beyond
-# LONGEST_PART, odd numbers of KV heads, and parts of masks, with other numbers of queries than of keys.
+# LONGEST_PART, odd numbers of KV heads, and parts of masks, with other numbers of queries than of keys. Beyond
+# LAST_IS_SLOWER the order from the last row, which has no predicted time, is the quickest one where the rule
+# by sizes takes it.
 SHORTEST = 1024
-LONGEST = 24576
+LAST_IS_SLOWER = 24576
+LONGEST = 65536
 LONGEST_PART = 10240
 LEAST_SEEN = 500
 
@@ -41,8 +44,11 @@ class BackwardWay:
 
 def chosen_way(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> BackwardWay:
     """The deterministic way that a plan of Hopper kernels takes."""
+    by_sizes = BackwardWay(preferred_dq_order(mask, num_kv_heads))
     if head_dim != HEAD_DIM or not has_predicted_times(mask, num_kv_heads):
-        return BackwardWay(preferred_dq_order(mask, num_kv_heads))
+        return by_sizes
+    if mask.seqlen_q > LAST_IS_SLOWER and by_sizes.order is AddOrder.FROM_LAST:
+        return by_sizes
     times = predicted_us(mask, num_q_heads, num_kv_heads)
     return min(times, key=times.__getitem__)
 
@@ -60,7 +66,7 @@ def has_predicted_times(mask: Mask, num_kv_heads: int) -> bool:
 def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[BackwardWay, float]:
     """Predicted microseconds of each way, for a mask with `has_predicted_times`.
 
-    The order from the last row is left out, since up to LONGEST tokens it is hardly ever the quickest.
+    The order from the last row is left out: it is hardly ever the quickest up to LAST_IS_SLOWER tokens.
     """
     (bands,) = mask.groups
     tiles = TileRows.of(bands, mask.seqlen_q, mask.seqlen_k)

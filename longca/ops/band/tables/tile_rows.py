@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from longca.masks.band import HI, K0, K1, LO, Q0, Q1
 TILE = 128  # keys of a work tile
 BLOCK = 64  # rows of a block
 FAR = 1 << 40  # beyond any row
-MANY_PAIRS = 1 << 17  # pairs of segments that are compared at once
 
 
 def tiles_of_bands(
@@ -117,21 +117,14 @@ class TileRows:
         before = np.cumsum(sizes) - sizes
         before -= before[np.searchsorted(self.tile, self.tile)]
         result: list[list[tuple[int, float]]] = [[] for _ in range(num_tiles)]
-        count = len(self.tile)
-        step = max(MANY_PAIRS // max(count, 1), 1)
-        for start in range(0, count, step):
-            part = slice(start, start + step)
-            row = self.first[part, None]
-            covers = (self.first <= row) & (row < self.end) & (self.tile < self.tile[part, None])
-            latest = np.where(covers, np.arange(count), -1).max(1)
-            mine = np.flatnonzero(latest >= 0)
-            other = latest[mine]
-            mine += start
-            shift = before[other] + (self.first[mine] - self.first[other]) // BLOCK - before[mine]
-            for tile, predecessor, blocks in zip(
-                self.tile[mine].tolist(), self.tile[other].tolist(), shift.tolist(), strict=True
-            ):
-                result[tile].append((predecessor, blocks))
+        latest = self._latest_before()
+        mine = np.flatnonzero(latest >= 0)
+        other = latest[mine]
+        shift = before[other] + (self.first[mine] - self.first[other]) // BLOCK - before[mine]
+        for tile, predecessor, blocks in zip(
+            self.tile[mine].tolist(), self.tile[other].tolist(), shift.tolist(), strict=True
+        ):
+            result[tile].append((predecessor, blocks))
         begins, counts = np.unique(self.first, return_counts=True)
         for row in begins[counts > 1].tolist():
             covering = np.flatnonzero((self.first <= row) & (row < self.end))
@@ -142,3 +135,17 @@ class TileRows:
                     shift -= before[mine] + (row - self.first[mine]) // BLOCK
                     result[self.tile[mine]].append((int(self.tile[other]), float(shift)))
         return result
+
+    def _latest_before(self) -> np.ndarray:
+        """(S,) the last segment of an earlier work tile that has the first row of each segment; -1: none."""
+        rows, row_of = np.unique(self.first, return_inverse=True)
+        ends = np.searchsorted(rows, self.end).tolist()
+        # per first row: the last segment so far that has it, of all work tiles before the present one
+        last_with = np.full(len(rows), -1)
+        latest = np.empty(len(self.tile), np.int64)
+        starts = np.flatnonzero(np.diff(self.tile, prepend=-1)).tolist()
+        for start, end in pairwise([*starts, len(latest)]):
+            latest[start:end] = last_with[row_of[start:end]]
+            for segment in range(start, end):
+                last_with[row_of[segment] : ends[segment]] = segment
+        return latest
