@@ -19,9 +19,16 @@ from longca.predict.fitted import FOLDER, FittedKernels
 from tools.pages import ROOT
 
 RECORDS = {
-    # without rests are most records, and so are those that are fitted
+    # Without rests are most records, and so are those that are fitted: with rests there are neither block masks
+    # nor as many KV heads as query heads. What they replaced is fitted, too.
     "h100": ("h100-dense", "h100-sparse", "h100-cp", "rested/h100-dense_without_rests"),
-    "h200": ("h200-dense", "h200-sparse", "h200-cp", "rested/h200-dense_without_rests"),
+    "h200": (
+        "h200-dense",
+        "h200-sparse",
+        "h200-cp",
+        "rested/h200-dense_without_rests",
+        "rested/h200-cp_without_rests",
+    ),
 }
 FEWEST = 10  # records of a strategy with a kernel, for an interval of their own
 

@@ -1,9 +1,8 @@
 """Tells how good predictions are: errors on records that were held out, coverage of intervals, and the cost
 of choices.
 
-    python -m benchmarks.predict.errors reports/h200/h200-cp.parquet reports/h200/h200-dense.parquet
-    reports/h200/h200-sparse.parquet
-                                        --write docs/results/h200/prediction.md
+    python -m benchmarks.predict.errors reports/h200/h200-*.parquet reports/h200/rested/*_without_rests.parquet \\
+        --write docs/results/h200/prediction.md
 
 No GPU is needed; it takes some minutes of one core, most of them for fits without one mask each.
 """
@@ -33,6 +32,7 @@ from benchmarks.predict.links import fitted_of
 from longca.core import format_length
 from longca.lab.advice.recorded import OWN, PAPER, measured_cells
 from longca.lab.store.load import load
+from longca.lab.studies.fitting import has_rests, usual_protocol
 from longca.predict import Interval
 from tools.pages import write_blocks
 from tools.table import Table, add_options
@@ -275,7 +275,8 @@ def main(arguments: Sequence[str]) -> int:
     records = load(*options.records).records
     cells = measured_cells(records)
     residuals = by_mask(cells, records)
-    own = [cell for cell in cells if cell.work is not None][::2]
+    rests = usual_protocol(records)  # of one protocol, like the kernels
+    own = [cell for cell in cells if cell.work is not None and has_rests(cell.record) == rests][::2]
     groups = by_group(
         own,
         {

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import yaml
 
@@ -67,7 +68,12 @@ def write_bundle(
         f"config/studies/{study.name}.yaml": BundleFile(bytes_without_secrets(study_file.read_bytes())),
         "config/config.yaml": BundleFile(_config(study, config, entries)),
     }
-    entries |= _measured(study, loaded, results, ROOT)
+    with TemporaryDirectory() as folder:  # the files of many records do not fit into memory
+        entries |= _measured(study, loaded, results, Path(folder))
+        return _written(study, loaded, entries, out)
+
+
+def _written(study: Study, loaded: LoadedRows, entries: dict[str, BundleFile], out: Path) -> Bundle:
     facts = provenance.provenance(study, loaded.table, entries)
     entries[provenance.NAME] = BundleFile(facts.model_dump_json(indent=1).encode() + b"\n")
     entries["BUNDLE.md"] = BundleFile(_readme(facts, any(path.startswith(f"{PLUGINS}/") for path in entries)))
@@ -75,13 +81,13 @@ def write_bundle(
         entries[COMMIT_FILE] = BundleFile(described(facts.source).encode() + b"\n")
     entries[crate.NAME] = BundleFile(crate.crate(facts, loaded.table, dict(sorted(entries.items()))))
     entries[manifest.NAME] = BundleFile(
-        manifest.manifest({path: entry.content for path, entry in entries.items()})
+        manifest.of_digests({path: entry.sha256 for path, entry in entries.items()})
     )
     content = pack(entries, f"longca-{study.name}", int(datetime.fromisoformat(facts.last).timestamp()))
     return Bundle(
         replace_file(out, content),
         manifest.sha256(content),
-        manifest.sha256(entries[manifest.NAME].content),
+        entries[manifest.NAME].sha256,
         len(entries),
         len(content),
         facts,
@@ -97,10 +103,11 @@ def _refuse_damaged(study: Study, problems: Sequence[UnusableFile]) -> None:
         )
 
 
-def _measured(study: Study, loaded: LoadedRows, results: Path, root: Path) -> dict[str, BundleFile]:
-    """The page with figures and tables, rebuilt from the records, and the files with sampled documents and
-    masks."""
-    made = page_files(loaded, study.title or study.name, root / "config/hardware.yaml", own_lists(root))
+def _measured(study: Study, loaded: LoadedRows, results: Path, folder: Path) -> dict[str, BundleFile]:
+    """The page with figures and tables, rebuilt from the records in `folder`, and the files with sampled
+    documents and masks."""
+    title = study.title or study.name
+    made = page_files(loaded, title, ROOT / "config/hardware.yaml", own_lists(ROOT), folder)
     drawn = {
         path: bytes_without_secrets((results / path).read_bytes())
         for path in BESIDE

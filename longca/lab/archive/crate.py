@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from longca.lab.archive.manifest import sha256
 from longca.lab.archive.packing import BundleFile
 from longca.lab.archive.project import MEASURED
 from longca.lab.archive.provenance import NAME as PROVENANCE
@@ -79,10 +78,10 @@ def crate(facts: Provenance, table: RecordTable, files: Mapping[str, BundleFile]
     ]
     runs = _runs(table, f"config/studies/{facts.study}.yaml", [count.what for count in facts.images])
     images = [_image(count.what) for count in facts.images]
-    citation = yaml.safe_load(files["CITATION.cff"].content) if "CITATION.cff" in files else {}
+    citation = yaml.safe_load(files["CITATION.cff"].read()) if "CITATION.cff" in files else {}
     licence = _licence(citation)
     authors = _authors(citation)
-    workflow = _file("Snakefile", files["Snakefile"].content) | {
+    workflow = _file("Snakefile", files["Snakefile"]) | {
         "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow"],
         "name": "Workflow of longca",
         "programmingLanguage": {"@id": SNAKEMAKE},
@@ -119,7 +118,7 @@ def crate(facts: Provenance, table: RecordTable, files: Mapping[str, BundleFile]
         ),
         licence,
         authors,
-        *(_file(path, files[path].content) for path in described if path != "Snakefile"),
+        *(_file(path, files[path]) for path in described if path != "Snakefile"),
         workflow,
         {
             "@id": "longca/",
@@ -141,14 +140,14 @@ def crate(facts: Provenance, table: RecordTable, files: Mapping[str, BundleFile]
     return json.dumps({"@context": CONTEXT, "@graph": graph}, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def _file(path: str, content: bytes) -> Json:
+def _file(path: str, file: BundleFile) -> Json:
     name = path.rpartition("/")[2]
     entity: Json = {
         "@id": path,
         "@type": "File",
         "name": name,
-        "contentSize": str(len(content)),
-        "sha256": sha256(content),
+        "contentSize": str(file.num_bytes),
+        "sha256": file.sha256,
     }
     entity["encodingFormat"] = FORMATS.get(PurePosixPath(name).suffix, PLAIN)
     if name in ABOUT:

@@ -41,9 +41,19 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def manifest(files: Mapping[str, bytes]) -> bytes:
+def digest(content: bytes | Path) -> str:
+    """The SHA-256 of a content, or of the file that holds it."""
+    return sha256(content) if isinstance(content, bytes) else file_sha256(content)
+
+
+def manifest(files: Mapping[str, bytes | Path]) -> bytes:
     """The manifest of these files, sorted by path."""
-    return "".join(f"{sha256(content)}  {path}\n" for path, content in sorted(files.items())).encode()
+    return of_digests({path: digest(content) for path, content in files.items()})
+
+
+def of_digests(digests: Mapping[str, str]) -> bytes:
+    """The manifest of files with these digests, sorted by path."""
+    return "".join(f"{digest}  {path}\n" for path, digest in sorted(digests.items())).encode()
 
 
 def read_manifest(content: bytes) -> dict[str, str]:

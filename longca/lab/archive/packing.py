@@ -1,14 +1,16 @@
 """Packing and unpacking of bundles: one compressed tar whose bytes depend only on its content."""
 
-import gzip
 import hashlib
 import io
 import tarfile
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
@@ -20,6 +22,8 @@ SUFFIX = ".tar.gz"
 # first bytes of `gzip.GzipFile`: deflate, no name, no time, best compression, any system
 HEAD = bytes.fromhex("1f8b08000000000002ff")
 CHUNK = 1 << 18  # bytes in memory at a time
+PART = 1 << 20  # bytes that one thread compresses at a time; bundles of other parts are other bytes
+MOST_PARTS = 32  # in memory
 LONGEST_NAME = 4096  # bytes of a path on Linux
 BLOCK = tarfile.BLOCKSIZE
 RECORD = tarfile.RECORDSIZE
@@ -30,8 +34,23 @@ NOT_OURS = "it is not as `longca archive` packs it"
 class BundleFile:
     """A file of a bundle."""
 
-    content: bytes
+    content: bytes | Path
+    """or the file that holds it, which is read piece by piece"""
     executable: bool = False
+
+    @cached_property
+    def num_bytes(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+
+    @cached_property
+    def sha256(self) -> str:
+        return manifest.digest(self.content)
+
+    def open(self) -> BinaryIO:
+        return io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb")
+
+    def read(self) -> bytes:
+        return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
 
 
 @dataclass(frozen=True)
@@ -59,11 +78,12 @@ def pack(entries: Mapping[str, BundleFile], folder: str, when: int) -> bytes:
     """
     packed = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as compressed,
+        _Zipped(packed) as compressed,
         tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar,
     ):
         for path, entry in sorted((f"{folder}/{path}", entry) for path, entry in entries.items()):
-            tar.addfile(_member(path, len(entry.content), entry.executable, when), io.BytesIO(entry.content))
+            with entry.open() as content:
+                tar.addfile(_member(path, entry.num_bytes, entry.executable, when), content)
     return packed.getvalue()
 
 
@@ -96,6 +116,53 @@ def opened(bundle: Path, limits: Limits | None = None) -> Iterator[Opened]:
             ) from error
         inside = sorted(Path(name).iterdir())
         yield Opened(_with_manifest(inside[0] if len(inside) == 1 else Path(name), bundle), digest)
+
+
+class _Zipped:
+    """A gzip file that is written in one stream, whose parts threads compress side by side."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed
+        self._ready = bytearray()
+        self._checksum = 0
+        self._num_bytes = 0
+        self._threads = ThreadPoolExecutor(thread_name_prefix="longca-pack")
+        self._parts = deque[Future[bytes]]()
+
+    def __enter__(self) -> "_Zipped":
+        self._packed.write(HEAD)
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self._add(bytes(self._ready), zlib.Z_FINISH)
+            self._take(0)
+            self._packed.write(self._checksum.to_bytes(4, "little"))
+            self._packed.write((self._num_bytes % (1 << 32)).to_bytes(4, "little"))
+        self._threads.shutdown(cancel_futures=True)
+
+    def write(self, content: bytes) -> int:
+        self._ready += content
+        while len(self._ready) >= PART:
+            self._add(bytes(self._ready[:PART]), zlib.Z_FULL_FLUSH)
+            del self._ready[:PART]
+        self._take(MOST_PARTS)
+        return len(content)
+
+    def _add(self, part: bytes, end: int) -> None:
+        self._checksum = zlib.crc32(part, self._checksum)
+        self._num_bytes += len(part)
+        self._parts.append(self._threads.submit(_deflated, part, end))
+
+    def _take(self, most: int) -> None:
+        """Write the compressed parts, until no more than `most` are left."""
+        while len(self._parts) > most:
+            self._packed.write(self._parts.popleft().result())
+
+
+def _deflated(part: bytes, end: int) -> bytes:
+    stream = zlib.compressobj(zlib.Z_BEST_COMPRESSION, wbits=-zlib.MAX_WBITS)
+    return stream.compress(part) + stream.flush(end)
 
 
 class _Unzipped:

@@ -8,7 +8,6 @@ from importlib import metadata
 from typing import Any, Literal
 
 from longca.core import VERSION, Frozen
-from longca.lab.archive.manifest import sha256
 from longca.lab.archive.packing import BundleFile
 from longca.lab.code import source_digest
 from longca.lab.store import RecordTable, environments_of
@@ -79,9 +78,7 @@ def provenance(study: Study, table: RecordTable, files: Mapping[str, BundleFile]
         title=study.title or study.name,
         num_cells=len(study.cells()),
         source=source(),
-        locks={
-            path: sha256(entry.content) for path, entry in sorted(files.items()) if path.endswith(".lock")
-        },
+        locks={path: entry.sha256 for path, entry in sorted(files.items()) if path.endswith(".lock")},
         page=page_maker(),
         **of_records(table),
     )

@@ -4,11 +4,13 @@ Nothing outside of the bundle is read: a file counts only if the manifest lists 
 link.
 """
 
+import filecmp
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from longca.core import UserError, parse
 from longca.lab.archive import manifest, provenance
@@ -152,15 +154,16 @@ def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loade
         for path in sorted(listed)
         if fnmatch(path, LISTS) and not _obstacle(folder, listed, path)
     ]
-    try:
-        made = page_files(loaded, facts.title, folder / HARDWARE, lists)
-    except UserError as error:
-        return Check("page", False, f"cannot be rebuilt: {error}")
-    differing = [
-        path
-        for path, content in sorted(made.items())
-        if not _holds(folder, listed, f"{MEASURED}/{path}", content)
-    ]
+    with TemporaryDirectory() as name:
+        try:
+            made = page_files(loaded, facts.title, folder / HARDWARE, lists, Path(name))
+        except UserError as error:
+            return Check("page", False, f"cannot be rebuilt: {error}")
+        differing = [
+            path
+            for path, file in sorted(made.items())
+            if not _holds(folder, listed, f"{MEASURED}/{path}", file)
+        ]
     if not differing:
         return Check("page", True, f"{plural(len(made), 'file')} rebuilt, byte for byte the same")
     causes = list(_causes(facts.page, provenance.page_maker()))
@@ -176,13 +179,14 @@ def _page(folder: Path, listed: dict[str, str], facts: Provenance, loaded: Loade
     )
 
 
-def _holds(folder: Path, listed: dict[str, str], path: str, content: bytes) -> bool:
+def _holds(folder: Path, listed: dict[str, str], path: str, made: Path) -> bool:
     file = folder / path
     if _obstacle(folder, listed, path):
         return False
     if file.suffix == ".html":  # much larger, it is another page, however its data are compressed
-        return file.stat().st_size <= 2 * len(content) and is_same_page(file.read_bytes(), content)
-    return file.stat().st_size == len(content) and file.read_bytes() == content
+        is_small = file.stat().st_size <= 2 * made.stat().st_size
+        return is_small and is_same_page(file.read_bytes(), made.read_bytes())
+    return filecmp.cmp(file, made, shallow=False)
 
 
 def _causes(then: PageMaker, now: PageMaker) -> Iterator[str]:

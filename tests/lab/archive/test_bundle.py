@@ -13,7 +13,7 @@ from longca.lab.archive import bundle as making
 from longca.lab.archive.bundle import write_bundle
 from longca.lab.archive.manifest import NAME as MANIFEST
 from longca.lab.archive.manifest import differences, manifest, read_manifest, sha256
-from longca.lab.archive.packing import BundleFile, opened, pack
+from longca.lab.archive.packing import PART, BundleFile, opened, pack
 from longca.lab.store.cells import CellStore
 from longca.lab.store.rows.load import load_rows
 from longca.lab.studies.config import Config
@@ -33,6 +33,19 @@ def test_time_and_owner_of_files_do_not_matter():
     assert (
         pack(entries, "top", 7) == pack(dict(reversed(entries.items())), "top", 7) != pack(entries, "top", 8)
     )
+
+
+def test_files_on_disk_are_packed_as_their_content(tmp_path):
+    """Larger than the parts that threads compress, of which the last one is not full."""
+    content = bytes(range(256)) * (2 * PART // 256) + b"end"
+    (tmp_path / "large").write_bytes(content)
+    packed = pack({"large": BundleFile(tmp_path / "large")}, "top", 7)
+    assert packed == pack({"large": BundleFile(content)}, "top", 7)
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        member = tar.extractfile("top/large")
+        assert member is not None and member.read() == content
+    on_disk, in_memory = BundleFile(tmp_path / "large"), BundleFile(content)
+    assert (on_disk.num_bytes, on_disk.sha256) == (len(content), in_memory.sha256)
 
 
 def test_it_holds_what_repeats_and_what_explains(bundle):
@@ -155,7 +168,8 @@ def test_plugins_go_along(study, study_file, results, tmp_path, monkeypatch):
     (tmp_path / "mine" / "figures").mkdir(parents=True)
     (tmp_path / "mine" / "figures" / "_shared.py").write_text("")
     monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path / "mine"))
-    monkeypatch.setattr(making, "page_files", lambda *_: {"report.html": b"a page without figures"})
+    (tmp_path / "report.html").write_text("a page without figures")
+    monkeypatch.setattr(making, "page_files", lambda *_: {"report.html": tmp_path / "report.html"})
     made = write_bundle(study, study_file, Config(), results, load_rows(results), tmp_path / "b.tar.gz")
     with opened(made.path) as (folder, _):
         assert (folder / "plugins/figures/_shared.py").is_file() and "LONGCA_PLUGINS" in (

@@ -23,12 +23,16 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def made_again(bundle) -> dict[str, bytes]:
+def made_again(bundle, tmp_path_factory) -> dict[str, Path]:
     """The page and its files, made from the bundle's records."""
     with opened(bundle.path) as (place, _):
         facts = json.loads((place / "provenance.json").read_text())
         return page_files(
-            load_rows(place / "measured/records.parquet"), facts["title"], place / "config/hardware.yaml", ()
+            load_rows(place / "measured/records.parquet"),
+            facts["title"],
+            place / "config/hardware.yaml",
+            (),
+            tmp_path_factory.mktemp("page"),
         )
 
 
