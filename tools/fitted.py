@@ -19,8 +19,8 @@ from longca.predict.fitted import FOLDER, FittedKernels
 from tools.pages import ROOT
 
 RECORDS = {
-    # Without rests are most records, and so are those that are fitted: with rests there are neither block masks
-    # nor as many KV heads as query heads. What they replaced is fitted, too.
+    # Without rests are most records, and so are those that are fitted: with rests there are neither block
+    # masks nor as many KV heads as query heads. What they replaced is fitted, too.
     "h100": ("h100-dense", "h100-sparse", "h100-cp", "rested/h100-dense_without_rests"),
     "h200": (
         "h200-dense",

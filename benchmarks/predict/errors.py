@@ -1,8 +1,8 @@
 """Tells how good predictions are: errors on records that were held out, coverage of intervals, and the cost
 of choices.
 
-    python -m benchmarks.predict.errors reports/h200/h200-*.parquet reports/h200/rested/*_without_rests.parquet \\
-        --write docs/results/h200/prediction.md
+    python -m benchmarks.predict.errors reports/h200/h200-*.parquet \\
+        reports/h200/rested/*_without_rests.parquet --write docs/results/h200/prediction.md
 
 No GPU is needed; it takes some minutes of one core, most of them for fits without one mask each.
 """

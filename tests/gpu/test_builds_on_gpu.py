@@ -1,5 +1,6 @@
-"""Nothing is compiled on a GPU after `longca.warm`, or after a context is made with `warm=True`, over 50 steps
-of random masks of all kinds: by Triton's own hook, which is called for every build that a kernel does not have yet.
+"""Nothing is compiled on a GPU after `longca.warm`, or after a context is made with `warm=True`, over 50
+steps of random masks of all kinds: by Triton's own hook, which is called for every build that a kernel does
+not have yet.
 """
 
 from collections.abc import Iterator

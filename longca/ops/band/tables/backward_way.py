@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 # Of the measured masks: tokens, and the least mean numbers of queries that see a key and of keys that a query
 # sees. Longer masks have data of other kernels only, which the predicted times do not fit. So have, beyond
-# LONGEST_PART, odd numbers of KV heads, and parts of masks, with other numbers of queries than of keys. Beyond
-# LAST_IS_SLOWER the order from the last row, which has no predicted time, is the quickest one where the rule
-# by sizes takes it.
+# LONGEST_PART, odd numbers of KV heads, and parts of masks, with other numbers of queries than of keys.
+# Beyond LAST_IS_SLOWER the order from the last row, which has no predicted time, is the quickest one where
+# the rule by sizes takes it.
 SHORTEST = 1024
 LAST_IS_SLOWER = 24576
 LONGEST = 65536
