@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 from longca.core import UserError
 from longca.lab.archive import manifest
@@ -79,7 +79,9 @@ def pack(entries: Mapping[str, BundleFile], folder: str, when: int) -> bytes:
     packed = io.BytesIO()
     with (
         _Zipped(packed) as compressed,
-        tarfile.open(fileobj=compressed, mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar,
+        tarfile.open(
+            fileobj=compressed.file(), mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8"
+        ) as tar,
     ):
         for path, entry in sorted((f"{folder}/{path}", entry) for path, entry in entries.items()):
             with entry.open() as content:
@@ -140,6 +142,10 @@ class _Zipped:
             self._packed.write(self._checksum.to_bytes(4, "little"))
             self._packed.write((self._num_bytes % (1 << 32)).to_bytes(4, "little"))
         self._threads.shutdown(cancel_futures=True)
+
+    def file(self) -> BinaryIO:
+        """Itself, of which `tarfile` needs no more than `write`."""
+        return cast("BinaryIO", self)
 
     def write(self, content: bytes) -> int:
         self._ready += content
