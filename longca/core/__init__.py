@@ -7,7 +7,7 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.core import lazy, reading, secrets
-    from longca.core.children.forks import in_forks
+    from longca.core.children.forks import in_background, in_forks
     from longca.core.errors import (
         UserError,
         by_numbers,
@@ -115,6 +115,7 @@ __all__ = [
     "folder_for_new",
     "format_length",
     "given_heads",
+    "in_background",
     "in_forks",
     "lazy",
     "load_hardware",

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from longca.core.children import forks
-from longca.core.children.forks import in_forks
+from longca.core.children.forks import in_background, in_forks
 from tests.helpers.support import ROOT
 
 
@@ -32,6 +32,32 @@ def test_results_are_in_the_order_of_items_and_made_by_forks():
     assert {content for _, content, _ in results} == {bytes(1 << 20)}, "more than a pipe holds"
     makers = {pid for *_, pid in results}
     assert os.getpid() not in makers and len(makers) == 2
+
+
+def test_work_in_the_background_is_done_by_a_fork_at_once(tmp_path):
+    def work() -> tuple[bytes, int]:
+        (tmp_path / "begun").touch()
+        return bytes(1 << 20), os.getpid()
+
+    result = in_background(work)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    content, maker = result()
+    assert len(content) == 1 << 20 and maker != os.getpid()
+
+
+@pytest.mark.parametrize("fails", ["raises", "is killed", "is not worth it"])
+def test_work_in_the_background_that_fails_is_done_here(fails):
+    here = os.getpid()
+
+    def work() -> int:
+        if os.getpid() != here and fails == "raises":
+            raise ValueError
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    assert in_background(work, is_worth_it=fails != "is not worth it")() == here
 
 
 def test_an_item_that_raises_raises_here():

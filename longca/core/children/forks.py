@@ -52,6 +52,33 @@ def in_forks(
     return [results[item] for item in range(num_items)]
 
 
+def in_background(work: Callable[[], T], *, is_worth_it: bool = True) -> Callable[[], T]:
+    """Begins the work in a fork. What is returned waits for its result; it does the work itself where there
+    is no fork, as of `in_forks`, or the fork failed.
+
+    Args:
+        work: its result is pickled. It changes nothing here.
+    """
+    if not (is_worth_it and _num_cores() > 1 and _may_fork(1)):
+        return work
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(work, writer, os.getpid()), daemon=True)
+    process.start()
+    writer.close()
+
+    def result() -> T:
+        with reader:
+            try:
+                (made,) = reader.recv()
+            except EOFError:
+                made = work()
+        process.join()
+        return made
+
+    return result
+
+
 def _may_fork(num_items: int) -> bool:
     return (
         sys.platform == "linux"  # Apple's libraries forbid it
@@ -101,6 +128,13 @@ def _shared_out(
                 process.kill()
             process.join()
     return results
+
+
+def _work(work: Callable[[], Any], result: Any, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with(parent)
+    with suppress(Exception):  # the other process does it again, and raises it
+        result.send((work(),))
 
 
 def _serve(work: Callable[[int], Any], items: int, results: Any, parent: int) -> None:

@@ -141,14 +141,14 @@ class _Paper:
         studies = set(self.table.study[self.table.device.isin(devices)])
         return [page for page in self.pages if page.study in studies and any(map(page.is_of, devices))]
 
-    def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str, place: int) -> Inline:
+    def draw(self, exhibit: PaperFigure, data: pd.DataFrame, title: str, number: int) -> Inline:
         """The figure as an element of the page, whose points know their cells.
 
         Args:
-            place: of the exhibit on the page.
+            number: of the exhibit on the page.
         """
         style = Style(self.methods, on_page=True, pictures=frozenset(mask.name for mask in self.masks))
-        return inline(exhibit, data, style, short_name(place), title, self.rows, self.variables)
+        return inline(exhibit, data, style, short_name(number), title, self.rows, self.variables)
 
     def points(self) -> str:
         """The tips on points, as the page's own data (`longca.lab.report.rows.points_json`), compressed."""
@@ -228,7 +228,7 @@ def build_paper(
     )
     every = exhibits()
     shown = in_forks(
-        lambda place: _shown(every[place], paper, place + 1),
+        lambda number: _shown(every[number], paper, number + 1),
         len(every),
         tell=lambda num_done: progress(f"{num_done} of {len(every)} figures and tables are made"),
     )
@@ -281,7 +281,7 @@ def build_paper(
         records_of={device: int((table.device == device).sum()) for device in devices(table)},
         section_notes={"cp": earlier_strategies(table)}, notes=about, decided=chooser, least=least,
         repeat_rows=repeat_rows(labels, [case for kind in ("kernel", "cp") for case in cases.cases(labels, kind).standings.values()]),  # noqa: E501
-        rate=paper.unit, whys={why: place for place, why in enumerate(whys)}, points=paper.points(),
+        rate=paper.unit, whys={why: number for number, why in enumerate(whys)}, points=paper.points(),
         facts=compressed(script_json({
             "count": len(paper.first), "looks": paper.variables, "pictures": sorted(pictures),
             "pick": PICK | {"methods": comparable(table, paper.methods)}, "anchors": about.anchors,
@@ -333,18 +333,18 @@ def exhibits() -> list[Exhibit]:
     )
 
 
-def _shown(exhibit: Exhibit, paper: _Paper, place: int) -> ShownExhibit:
+def _shown(exhibit: Exhibit, paper: _Paper, number: int) -> ShownExhibit:
     """The exhibit, its data written. For one that raises, the reason: one bad plug-in must not cost the
     page."""
     try:
-        return _made(exhibit, paper, place)
+        return _made(exhibit, paper, number)
     except UserError:
         raise
     except Exception as error:  # a plug-in may raise anything
         return ShownExhibit(exhibit, failure=f"{type(error).__name__}: {error}")
 
 
-def _made(exhibit: Exhibit, paper: _Paper, place: int) -> ShownExhibit:
+def _made(exhibit: Exhibit, paper: _Paper, number: int) -> ShownExhibit:
     data = exhibit.data(paper.table).reset_index(drop=True)
     if not len(data):
         return ShownExhibit(exhibit)
@@ -367,7 +367,7 @@ def _made(exhibit: Exhibit, paper: _Paper, place: int) -> ShownExhibit:
     )
     if isinstance(exhibit, PaperFigure):
         return replace(
-            shown, drawing=paper.draw(exhibit, data, title, place), blanks=paper.outcomes.blanks(data)
+            shown, drawing=paper.draw(exhibit, data, title, number), blanks=paper.outcomes.blanks(data)
         )
     if isinstance(exhibit, PaperTable):
         cells = exhibit.cells(data)

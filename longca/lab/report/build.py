@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from longca.core import VERSION, Hardware, UserError, load_hardware
+from longca.core import VERSION, Hardware, UserError, in_background, load_hardware
 from longca.lab.ranking.table import is_beside
 from longca.lab.report import answers, matrix, tables, winners
 from longca.lab.report.content import controls
 from longca.lab.report.content.decided import decided
-from longca.lab.report.content.drawn import Paper, drawn_figures
+from longca.lab.report.content.drawn import MANY_ROWS, Paper, drawn_figures
 from longca.lab.report.content.method_notes import folder_of_documents, method_notes
 from longca.lab.report.content.packing import compressed, script_json
 from longca.lab.report.content.page import Files, Frame, PageData, fields_of
@@ -133,7 +133,10 @@ def build_page(
     ordered = everything.take((~is_beside(whole)).to_numpy().nonzero()[0])
     beside = out.parent if out.name == "report.html" else None
     devices = list(map(str, whole.device))
-    del whole
+    downloads = in_background(
+        partial(_downloads, everything, values, environments, beside), is_worth_it=len(whole) >= MANY_ROWS
+    )
+    del whole, values
 
     methods = _methods(table)
     variables = {method: look.variable for method, look in looks(methods).items()}
@@ -164,12 +167,11 @@ def build_page(
     names = dict(zip(table.mask_label, table["mask"], strict=True))
     masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
     pictures = frozenset(mask.name for mask in masks)
-    figures, shared, (downloads, matrices) = drawn_figures(
+    figures, shared, (matrices,) = drawn_figures(
         table,
         Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)),
-        (partial(_downloads, everything, values, environments, beside), partial(matrix.matrices, table)),
+        (partial(matrix.matrices, table),),
     )
-    del values
     own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
     texts = table_texts(table_shown, unit)
     notes = method_notes(ordered, methods, environments)
@@ -199,7 +201,7 @@ def build_page(
         dates=sorted({str(start)[:10] for start in table.started_at}),
         commits=_counted(table.git_sha),
         overviews=overviews(out),
-        files=_files(out, sources, downloads),
+        files=_files(out, sources, downloads()),
         alone=beside is None,
         decided=first_picture,
         statuses=answers.statuses(table),

@@ -51,7 +51,7 @@ def test_a_ranking_has_one_case_for_each_number_of_new_tokens(records, table):
 def test_the_map_the_chooser_and_the_sentences_keep_them_apart(table):
     decided = decision(table)
     assert decided is not None
-    leaders = {view.place.heads: view.cases["causal"].leaders for view in decided.views}
+    leaders = {view.switches.heads: view.cases["causal"].leaders for view in decided.views}
     assert leaders == {"no context": ("flex",), "128 new tokens": ("sdpa",)}
     assert {len(view.entries) for view in decided.views} == {2}
     texts = [described(view, decided) for view in decided.views]

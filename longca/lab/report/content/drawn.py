@@ -77,7 +77,7 @@ def drawn_figures(
     loaded = sorted(Registry("figure").load_all(), key=lambda figure: (figure.order, figure.name))
 
     def made(number: int) -> Any:
-        if number < len(beside):  # first: it takes longest
+        if number < len(beside):  # first: they take longest
             return beside[number]()
         number -= len(beside)
         return _drawn(loaded[number], table, outcomes, short_name(number), paper)

@@ -107,7 +107,7 @@ class LostSquare:
     why: str
 
 
-class Place(NamedTuple):
+class Switches(NamedTuple):
     """The setting of a heat map: one value for each switch of the chooser. "" where the page's rows do not
     differ in it, or where no row of the map has it."""
 
@@ -129,7 +129,7 @@ class Place(NamedTuple):
 class HeatMap:
     """One setting and direction."""
 
-    place: Place
+    switches: Switches
     masks: list[str]
     columns: list[ColumnFoot]
     cases: dict[str, Standing]
@@ -152,20 +152,20 @@ class HeatMap:
 
     @property
     def seqlen(self) -> int:
-        return self.place.seqlen
+        return self.switches.seqlen
 
     @property
     def ranks(self) -> str:
-        return self.place.ranks
+        return self.switches.ranks
 
     @property
     def direction(self) -> str:
-        return self.place.direction
+        return self.switches.direction
 
     @property
     def setting(self) -> str:
         """The values in which the page's rows differ, but length, ranks, window and direction."""
-        return join(self.place.gpu, self.place.heads, self.place.corpus)
+        return join(self.switches.gpu, self.switches.heads, self.switches.corpus)
 
     @property
     def has_repeats(self) -> bool:

@@ -85,7 +85,7 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
         }
         views.append(
             {
-                **view.place._asdict(),
+                **view.switches._asdict(),
                 "setting": described(view, decided),
                 "meanings": [said(meaning) for meaning in _meanings(view, unit).values()],
                 "masks": [mask_at[mask] for mask in view.masks],
@@ -134,7 +134,7 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
             "copy_link": "Copy link",
             "show_label": "Show",
             "views": views,
-            "default": {**default.place._asdict(), "mask": default.opening},
+            "default": {**default.switches._asdict(), "mask": default.opening},
         }
     )
 
@@ -142,8 +142,8 @@ def views_json(decided: Decision, rows: Mapping[str, int], unit: Unit) -> str:
 def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
     """The switches: name, label, [value, text] of each option in order, and the cost of another value, where
     the nearest view is searched."""
-    gpus = distinct_names({view.place.gpu for view in views})
-    calls = {view.place.heads for view in views}
+    gpus = distinct_names({view.switches.gpu for view in views})
+    calls = {view.switches.heads for view in views}
     only_heads = all(re.fullmatch(r"\d+:\d+ heads", call) for call in calls)
     only_new = all(call == NO_CONTEXT or re.fullmatch(rf"\w+{NEW_TOKENS}", call) for call in calls)
     choices: list[tuple[str, str, int, Callable[[Any], Any], Callable[[Any], str]]] = [
@@ -169,7 +169,7 @@ def switches(views: list[HeatMap]) -> list[dict[str, Any]]:
             "cost": cost,
             "options": [
                 [value, text(value)]
-                for value in sorted({getattr(view.place, name) for view in views} - {""}, key=order)
+                for value in sorted({getattr(view.switches, name) for view in views} - {""}, key=order)
             ],
         }
         for name, label, cost, order, text in choices
@@ -210,13 +210,13 @@ def described(view: HeatMap, decided: Decision) -> str:
         if any(other.ranks != ALONE for other in decided.views)
         else ""
     )
-    place = view.place
-    windows = " and ".join(map(_length, [place.window] if place.window else view.windows))
+    switches = view.switches
+    windows = " and ".join(map(_length, [switches.window] if switches.window else view.windows))
     return join(
         f"{format_length(view.seqlen)} tokens",
         ranks,
-        place.gpu,
-        place.heads,
+        switches.gpu,
+        switches.heads,
         f"documents of {' and '.join(view.corpora)}" if view.corpora else "",
         f"window {windows}" if windows else "",
         DIRECTIONS[view.direction],

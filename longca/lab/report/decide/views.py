@@ -19,7 +19,7 @@ from longca.lab.ranking.sentences import (
     worst_text,
 )
 from longca.lab.report.decide.cases import CaseKey, Cases, cases
-from longca.lab.report.decide.heat_map import ALONE, ColumnFoot, HeatMap, Place, Placed
+from longca.lab.report.decide.heat_map import ALONE, ColumnFoot, HeatMap, Placed, Switches
 from longca.lab.report.series import DIRECTIONS, labelled, mask_order, params_of
 from longca.lab.store.table import is_ranked
 from longca.lab.store.text import plural
@@ -75,13 +75,16 @@ def decision(table: pd.DataFrame, *, apart: bool = False) -> Decision | None:
         outcomes = _Outcomes(rows)
         traits = _traits(rows)
         maps = _maps(of_kind, traits, kind, apart)
-        views += [_view(place, maps[place], outcomes, order, traits) for place in sorted(maps, key=_order_of)]
+        views += [
+            _view(switches, maps[switches], outcomes, order, traits)
+            for switches in sorted(maps, key=_order_of)
+        ]
     default = _default(views, alone=apart)
     of_default = by_kind["kernel" if default.ranks == ALONE else "cp"]
     names = [
         key
         for view in views
-        if view.place._replace(direction="") == default.place._replace(direction="")
+        if view.switches._replace(direction="") == default.switches._replace(direction="")
         for key in view.keys.values()
     ]
     chosen = {key: case for key, case in of_default.standings.items() if key in names}
@@ -124,12 +127,12 @@ def _traits(named: pd.DataFrame) -> Traits:
     return {name: _Trait(*map(str, value)) for name, value in zip(names, values, strict=True)}
 
 
-def _maps(of_kind: Cases, traits: Traits, kind: str, apart: bool) -> dict[Place, Cases]:
+def _maps(of_kind: Cases, traits: Traits, kind: str, apart: bool) -> dict[Switches, Cases]:
     """The cases of each heat map. Masks without a corpus or a window are in the maps of all of them."""
-    alike: dict[Place, dict[CaseKey, _Trait]] = {}
+    alike: dict[Switches, dict[CaseKey, _Trait]] = {}
     for key in of_kind.standings:
         trait = traits[key.mask_label, key.setting, key.seqlen]
-        place = Place(
+        switches = Switches(
             (SPARSE if trait.family == SPARSE else DENSE) if apart else "",
             trait.gpu,
             str(key.world) if kind == "cp" else ALONE,
@@ -139,9 +142,9 @@ def _maps(of_kind: Cases, traits: Traits, kind: str, apart: bool) -> dict[Place,
             "",
             key.direction,
         )
-        alike.setdefault(place, {})[key] = trait
+        alike.setdefault(switches, {})[key] = trait
     maps = {}
-    for place, keys in alike.items():
+    for switches, keys in alike.items():
         corpora = {trait.corpus for trait in keys.values()} - {""} or {""}
         windows = {trait.window for trait in keys.values()} - {""} or {""}
         for corpus, window in product(corpora, windows):
@@ -150,21 +153,21 @@ def _maps(of_kind: Cases, traits: Traits, kind: str, apart: bool) -> dict[Place,
                 for key, trait in keys.items()
                 if trait.corpus in ("", corpus) and trait.window in ("", window)
             }
-            maps[place._replace(corpus=corpus, window=window)] = Cases(chosen, of_kind.repeats)
+            maps[switches._replace(corpus=corpus, window=window)] = Cases(chosen, of_kind.repeats)
     return maps
 
 
-def _order_of(place: Place) -> tuple[Any, ...]:
-    ranks = 0 if place.ranks == ALONE else int(place.ranks)
+def _order_of(switches: Switches) -> tuple[Any, ...]:
+    ranks = 0 if switches.ranks == ALONE else int(switches.ranks)
     return (
-        place.family,
+        switches.family,
         ranks,
-        place.seqlen,
-        place.gpu,
-        place.heads,
-        place.corpus,
-        place.window,
-        place.direction,
+        switches.seqlen,
+        switches.gpu,
+        switches.heads,
+        switches.corpus,
+        switches.window,
+        switches.direction,
     )
 
 
@@ -182,7 +185,7 @@ class _Outcomes:
             self.of_case.setdefault(key, {}).setdefault(row.method, (row.status, row.cell_id))
 
 
-def _view(place: Place, kept: Cases, outcomes: _Outcomes, order: list[str], traits: Traits) -> HeatMap:
+def _view(switches: Switches, kept: Cases, outcomes: _Outcomes, order: list[str], traits: Traits) -> HeatMap:
     keys = {key.mask_label: key for key in kept.standings}
     of_masks = {mask: kept.standings[key] for mask, key in keys.items()}
     entries = {
@@ -207,7 +210,7 @@ def _view(place: Place, kept: Cases, outcomes: _Outcomes, order: list[str], trai
     here = [traits[key.mask_label, key.setting, key.seqlen] for key in keys.values()]
     windows = {params_of(trait.params).get("window", "") for trait in here} - {""}
     return HeatMap(
-        place,
+        switches,
         [mask for mask in order if mask in of_masks],
         columns,
         of_masks,
@@ -278,7 +281,7 @@ def _default(views: list[HeatMap], *, alone: bool) -> HeatMap:
     """
     if alone:
         kernels = [view for view in views if view.ranks == ALONE] or views
-        views = [view for view in kernels if view.place.family == DENSE] or kernels
+        views = [view for view in kernels if view.switches.family == DENSE] or kernels
     views = [view for view in views if view.num_compared] or views
 
     def sizes(chosen: list[HeatMap], of: Callable[[HeatMap], Any]) -> dict[Any, int]:
@@ -296,10 +299,10 @@ def _default(views: list[HeatMap], *, alone: bool) -> HeatMap:
             (value for value, count in counts.items() if count >= ENOUGH * max(counts.values())), key=size
         )
         views = [view for view in views if of(view) == best]
-    counts = sizes(views, lambda view: (view.setting, view.place.window))
+    counts = sizes(views, lambda view: (view.setting, view.switches.window))
     setting = max(sorted(counts), key=lambda value: counts[value])
     return min(
-        (view for view in views if (view.setting, view.place.window) == setting),
+        (view for view in views if (view.setting, view.switches.window) == setting),
         key=lambda view: list(DIRECTIONS).index(view.direction),
     )
 

@@ -82,7 +82,7 @@ def found(records: list[Record], *, apart: bool = False) -> Decision:
 
 
 def by(decided: Decision, *names: str) -> dict[tuple[str, ...], list[str]]:
-    return {tuple(getattr(view.place, name) for name in names): view.masks for view in decided.views}
+    return {tuple(getattr(view.switches, name) for name in names): view.masks for view in decided.views}
 
 
 def shown(decided: Decision) -> dict[str, list[str]]:
@@ -137,7 +137,7 @@ def test_two_gpus_have_a_switch_and_one_has_none() -> None:
     decided = found([entry for gpu in gpus for entry in both("causal", gpu)])
     assert by(decided, "gpu", "heads") == {(gpu, ""): ["causal"] for gpu in gpus}
     assert shown(decided) == {"GPU": ["H100", "H200"]}
-    assert all(view.cases["causal"].device == view.place.gpu for view in decided.views)
+    assert all(view.cases["causal"].device == view.switches.gpu for view in decided.views)
     assert shown(found(both("causal"))) == {}
 
 
@@ -149,7 +149,7 @@ def test_kinds_of_masks_are_apart_where_a_page_asks_for_it() -> None:
         "dense": 1,
         "block-sparse": 1,
     }
-    assert apart.default.place.family == "dense"
+    assert apart.default.switches.family == "dense"
 
 
 @pytest.mark.usefixtures("no_figures")
