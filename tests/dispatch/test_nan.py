@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 import longca
 from longca.lowering.dense import all_finite, confined_product
@@ -45,7 +46,8 @@ def test_it_stays_in_its_document(kernel: str, mask: str, dtype: torch.dtype):
             bad[hit][50, 1] = value
             actual = results(MASKS[mask], kernel, bad)
             for name, x in actual.items():
-                assert torch.equal(x[others], sound[name][others]), (INPUTS[hit], value, name)
+                # the product under a mask may add in another order than the plain one
+                assert_close(x[others], sound[name][others], msg=str((INPUTS[hit], value, name)))
             changed = {name for name, x in actual.items() if not torch.isfinite(x[HIT]).all()}
             # nor is it lost in its own document: dv does not depend on v, and dout reaches gradients alone
             assert changed >= ({"out", "dq", "dk"} if hit != 3 else {"dq", "dk", "dv"}), (INPUTS[hit], value)
