@@ -81,7 +81,7 @@ def load_rows(*sources: Path | str) -> LoadedRows:
 
 
 def _take_frugal_memory() -> None:
-    """Arrow's memory is from jemalloc from now on, which keeps a tenth less with 100,000 records."""
+    """Arrow's memory is from jemalloc from now on, which gives more of it back."""
     import pyarrow as pa
 
     if platform.machine() == "x86_64":  # elsewhere it may not know the size of pages
