@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,9 +69,26 @@ class Texts:
         return switches > MOST_SWITCHES * max(len(self.blocks), 1)
 
     def gathered(self, numbers: Sequence[int]) -> Texts:
-        """The texts with these numbers as new blocks. All texts are in memory at once meanwhile."""
-        lines = [line for index in range(len(self.blocks)) for line in self._read(index)]
-        return Texts.of(lines[number] for number in numbers)
+        """The texts with these numbers as new blocks. Meanwhile all texts are in a temporary file, or in
+        memory without room for one."""
+        try:
+            with TemporaryFile() as file:
+                return Texts.of(self._from_file(file, numbers))
+        except OSError:
+            lines = [line for index in range(len(self.blocks)) for line in self._read(index)]
+            return Texts.of(lines[number] for number in numbers)
+
+    def _from_file(self, file: IO[bytes], numbers: Sequence[int]) -> Iterator[bytes]:
+        """The texts with these numbers, which go through this empty file."""
+        sizes = []
+        for index in range(len(self.blocks)):
+            lines = self._read(index)
+            sizes += map(len, lines)
+            file.writelines(lines)
+        file.flush()
+        ends = list(accumulate(sizes))
+        for number in numbers:
+            yield os.pread(file.fileno(), sizes[number], ends[number] - sizes[number])
 
     def _lines(self, index: int) -> list[bytes]:
         lines = self._open.get(index)
