@@ -36,9 +36,9 @@ from longca.ops.band.tables.backward_time import (
     two_kernels_amounts,
 )
 from longca.ops.band.tables.backward_way import (
-    LAST_IS_SLOWER,
     BackwardWay,
     has_predicted_times,
+    keeps_last_row,
     ways_of_one_pass,
 )
 from longca.ops.band.tables.heads import heads_at_once, heads_per_item_of
@@ -47,11 +47,13 @@ from longca.predict.fit import non_negative
 from tools.pages import ROOT
 from tools.table import Table, add_options, read_records
 
-FOLDERS = tuple(
-    f"reports/h200/ways/{heads}{part}"
-    for part in ("", "-middle", "-long")
-    for heads in ("64-8", "32-8", "16-2", "64-64")
-    if part != "-long" or heads == "64-8"
+FOLDERS = (
+    *(
+        f"reports/h200/ways/{heads}{part}"
+        for part in ("", "-middle")
+        for heads in ("64-8", "32-8", "16-2", "64-64")
+    ),
+    "reports/h200/ways/64-8-long",
 )
 TWO = BackwardWay(None)
 COLUMNS = ("choice", "masks", "slower than the best, mean", "most", "by more than 3 %")
@@ -92,7 +94,7 @@ class Sample:
 
     def predicted(self, costs: Costs) -> BackwardWay:
         """The way that a plan takes by these costs."""
-        if self.seqlen > LAST_IS_SLOWER and self.by_rule.order is AddOrder.FROM_LAST:
+        if keeps_last_row(self.seqlen, self.by_rule):
             return self.by_rule
         return min(self.amounts, key=lambda way: float(self.amounts[way] @ costs[way == TWO]))
 

@@ -25,6 +25,7 @@ from benchmarks.predict.held_out import (
     by_group,
     by_mask,
     choices,
+    of_usual_protocol,
     repeated,
     settings_of,
 )
@@ -32,7 +33,6 @@ from benchmarks.predict.links import fitted_of
 from longca.core import format_length
 from longca.lab.advice.recorded import OWN, PAPER, measured_cells
 from longca.lab.store.load import load
-from longca.lab.studies.fitting import has_rests, usual_protocol
 from longca.predict import Interval
 from tools.pages import write_blocks
 from tools.table import Table, add_options
@@ -275,8 +275,7 @@ def main(arguments: Sequence[str]) -> int:
     records = load(*options.records).records
     cells = measured_cells(records)
     residuals = by_mask(cells, records)
-    rests = usual_protocol(records)  # of one protocol, like the kernels
-    own = [cell for cell in cells if cell.work is not None and has_rests(cell.record) == rests][::2]
+    own = [cell for cell in of_usual_protocol(cells, records) if cell.work is not None][::2]
     groups = by_group(
         own,
         {

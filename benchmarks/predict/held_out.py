@@ -43,12 +43,17 @@ class Residual:
         return self.cell.seconds / self.predicted_s - 1
 
 
+def of_usual_protocol(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[MeasuredCell]:
+    """The cells of the protocol by which kernels are fitted to these records."""
+    rests = usual_protocol(records)
+    return [cell for cell in cells if has_rests(cell.record) == rests]
+
+
 def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Residual]:
     """The cells of the protocol of most records, each predicted by kernels that were fitted without its
     mask."""
     records = list(records)
-    rests = usual_protocol(records)
-    cells = [cell for cell in cells if has_rests(cell.record) == rests]
+    cells = of_usual_protocol(cells, records)
     kernels = {cell.record.cell.kernel for cell in cells}
     device = fitted_of(cells).device
     singles = [record for record in to_fit(records) if record.cell.kernel in kernels]

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.band import way_costs
 from benchmarks.band.dq_order import TIMES
-from benchmarks.band.way_costs import COMMITTED, FOLDERS, held_out, main, read
+from benchmarks.band.way_costs import COMMITTED, FOLDERS, LONGEST_FITTED, held_out, main, read
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.backward_way import BackwardWay
 from tests.helpers.support import ROOT
@@ -25,11 +25,11 @@ def test_committed_costs_are_those_of_the_records(samples: list[way_costs.Sample
 
 
 def test_the_choice_loses_little_where_its_length_is_held_out(samples: list[way_costs.Sample]) -> None:
-    by_rule = [sample.loss(sample.by_rule) for sample in samples]
+    by_rule = [sample.loss(sample.by_rule) for sample in samples if sample.seqlen <= LONGEST_FITTED]
     losses = held_out(samples, lambda sample: sample.seqlen)
     assert len(samples) > 700
     assert statistics.mean(losses) < 0.005 and max(losses) < max(by_rule)
-    assert statistics.mean(by_rule) > 0.02
+    assert statistics.mean(by_rule) > 0.025
     assert sum(loss > 0.03 for loss in losses) < 0.06 * len(losses)
 
 

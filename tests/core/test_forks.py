@@ -39,10 +39,10 @@ def test_work_in_the_background_is_done_by_a_fork_at_once(tmp_path):
         (tmp_path / "begun").touch()
         return bytes(1 << 20), os.getpid()
 
-    result = in_background(work)
-    while not (tmp_path / "begun").exists():
-        time.sleep(0.01)
-    content, maker = result()
+    with in_background(work) as result:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        content, maker = result()
     assert len(content) == 1 << 20 and maker != os.getpid()
 
 
@@ -57,7 +57,15 @@ def test_work_in_the_background_that_fails_is_done_here(fails):
             os.kill(os.getpid(), signal.SIGKILL)
         return os.getpid()
 
-    assert in_background(work, is_worth_it=fails != "is not worth it")() == here
+    with in_background(work, is_worth_it=fails != "is not worth it") as result:
+        assert result() == here
+
+
+def test_work_in_the_background_ends_with_its_context():
+    with pytest.raises(KeyError), in_background(lambda: time.sleep(600)):
+        (child,) = psutil.Process().children()
+        raise KeyError
+    assert not child.is_running()
 
 
 def test_an_item_that_raises_raises_here():

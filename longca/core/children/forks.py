@@ -8,8 +8,8 @@ import signal
 import struct
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
@@ -52,15 +52,17 @@ def in_forks(
     return [results[item] for item in range(num_items)]
 
 
-def in_background(work: Callable[[], T], *, is_worth_it: bool = True) -> Callable[[], T]:
-    """Begins the work in a fork. What is returned waits for its result; it does the work itself where there
-    is no fork, as of `in_forks`, or the fork failed.
+@contextmanager
+def in_background(work: Callable[[], T], *, is_worth_it: bool = True) -> Iterator[Callable[[], T]]:
+    """A context in which a fork does the work. What it gives waits for the result; it does the work itself
+    where there is no fork, as of `in_forks`, or the fork failed. The fork does not outlive the context.
 
     Args:
         work: its result is pickled. It changes nothing here.
     """
     if not (is_worth_it and _num_cores() > 1 and _may_fork(1)):
-        return work
+        yield work
+        return
     context = multiprocessing.get_context("fork")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(work, writer, os.getpid()), daemon=True)
@@ -68,15 +70,18 @@ def in_background(work: Callable[[], T], *, is_worth_it: bool = True) -> Callabl
     writer.close()
 
     def result() -> T:
-        with reader:
-            try:
-                (made,) = reader.recv()
-            except EOFError:
-                made = work()
-        process.join()
+        try:
+            (made,) = reader.recv()
+        except EOFError:
+            made = work()
         return made
 
-    return result
+    try:
+        yield result
+    finally:
+        reader.close()
+        process.kill()  # it has nothing left to do, or its result is not wanted
+        process.join()
 
 
 def _may_fork(num_items: int) -> bool:
@@ -130,16 +135,19 @@ def _shared_out(
     return results
 
 
-def _work(work: Callable[[], Any], result: Any, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _become_fork(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its forks
     die_with(parent)
+
+
+def _work(work: Callable[[], Any], result: Any, parent: int) -> None:
+    _become_fork(parent)
     with suppress(Exception):  # the other process does it again, and raises it
         result.send((work(),))
 
 
 def _serve(work: Callable[[int], Any], items: int, results: Any, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its forks
-    die_with(parent)
+    _become_fork(parent)
     while number := os.read(items, ITEM.size):  # all of it or nothing: no fork reads half an item
         (item,) = ITEM.unpack(number)
         with suppress(Exception):  # the other process does it again, and raises it

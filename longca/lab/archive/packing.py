@@ -80,7 +80,10 @@ def pack(entries: Mapping[str, BundleFile], folder: str, when: int) -> bytes:
     with (
         _Zipped(packed) as compressed,
         tarfile.open(
-            fileobj=compressed.file(), mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8"
+            fileobj=cast("BinaryIO", compressed),  # of which it needs `write`
+            mode="w|",
+            format=tarfile.PAX_FORMAT,
+            encoding="utf-8",
         ) as tar,
     ):
         for path, entry in sorted((f"{folder}/{path}", entry) for path, entry in entries.items()):
@@ -142,10 +145,6 @@ class _Zipped:
             self._packed.write(self._checksum.to_bytes(4, "little"))
             self._packed.write((self._num_bytes % (1 << 32)).to_bytes(4, "little"))
         self._threads.shutdown(cancel_futures=True)
-
-    def file(self) -> BinaryIO:
-        """Itself, of which `tarfile` needs no more than `write`."""
-        return cast("BinaryIO", self)
 
     def write(self, content: bytes) -> int:
         self._ready += content

@@ -133,136 +133,138 @@ def build_page(
     ordered = everything.take((~is_beside(whole)).to_numpy().nonzero()[0])
     beside = out.parent if out.name == "report.html" else None
     devices = list(map(str, whole.device))
-    downloads = in_background(
-        partial(_downloads, everything, values, environments, beside), is_worth_it=len(whole) >= MANY_ROWS
-    )
-    del whole, values
-
-    methods = _methods(table)
-    variables = {method: look.variable for method, look in looks(methods).items()}
-    attention = table[~table.is_control.astype(bool)]
-    unit = rate_unit(attention.tflops_per_device.max())
-    decision = views.decision(table)
-    fastest = [(kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))]
-    same_bits = league(table, unit)
-    reasons = matrix.reasons(table)
-    worst_errors = tables.worst_errors(ordered, table.cell_id.tolist())
-    steady = tables.steadiness(table)
-    shown = on_page(
-        table,
-        {
-            *(cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]),
-            *(worst.cell_id for worst in worst_errors),
-            *(cell.cell_id for cell in steady.drifting),
-            *winners.cells(fastest),
-            *(same_bits.cell_ids if same_bits else ()),
-            *(views.cells(decision) if decision else ()),
-            *table.cell_id[table.is_control.astype(bool)],
-        },
-    )
-    records_shown = ordered.take(shown)
-    table_shown = table.iloc[shown]
-    # the first row of a cell with several records on one device
-    rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
-    names = dict(zip(table.mask_label, table["mask"], strict=True))
-    masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
-    pictures = frozenset(mask.name for mask in masks)
-    figures, shared, (matrices,) = drawn_figures(
-        table,
-        Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)),
-        (partial(matrix.matrices, table),),
-    )
-    own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
-    texts = table_texts(table_shown, unit)
-    notes = method_notes(ordered, methods, environments)
-    images = tables.images(ordered)
-    marks = [mark for drawing in shared.drawings for mark in drawing.marks]
-    first_picture = decided(decision, rows, unit) if decision else None
-    page = PageData(
-        frame=Frame(
-            VERSION,
-            static_text("report.css", "decide.css", "figures.css"),
-            static_text(*(f"{part}.js" for part in SCRIPTS)),
-            theme(),
-            MARKERS,
-            variables,
-            notes.anchors,
-            masks,
-            pictures,
-            shared.rules,
-            folder_of_documents(out),
-        ),
-        study_title=tables.titled(study_title, devices, hardware),
-        num_records=len(ordered),
-        num_cells=len(answers.cells_of(table)),
-        num_shown=len(shown),
-        problems=problems,
-        devices=_counted(table.device),
-        dates=sorted({str(start)[:10] for start in table.started_at}),
-        commits=_counted(table.git_sha),
-        overviews=overviews(out),
-        files=_files(out, sources, downloads()),
-        alone=beside is None,
-        decided=first_picture,
-        statuses=answers.statuses(table),
-        tiles=answers.tiles(table, [kind for kind, _ in fastest], decision),
-        fastest=fastest,
-        league=same_bits,
-        repeats=first_picture.repeats if first_picture else "",
-        repeat_rows=repeat_rows(
-            table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
-        ),
-        names=names,
-        matrices=matrices,
-        reasons=reasons,
-        most_links=MOST_LINKS,
-        sections={
-            section: title
-            for section, title in SECTIONS.items()
-            if section in figures or own_tables.get(section)
-        },
-        figures=figures,
-        worst_errors=worst_errors,
-        steadiness=steady,
-        waits=controls.waits(table),
-        ceilings=controls.ceilings(table, unit),
-        has_product=bool(table.ceiling_tflops.notna().any()),
-        rate=unit,
-        machines=tables.machines(ordered, hardware),
-        environments=summary_of(ordered, environments, image_lists(own_lists() if lists is None else lists)),
-        images=images,
-        finding_of_images=tables.finding_of_images(images),
-        software=tables.software(ordered),
-        runs=tables.runs(table),
-        methods=tables.methods(table),
-        notes=notes,
-        columns=COLUMNS,
-        facts=compressed(
-            script_json(
-                {
-                    "count": len(shown),
-                    "all": len(ordered),
-                    "looks": variables,
-                    "pick": PICK | {"methods": comparable(table, methods)},
-                    "pictures": sorted(pictures),
-                    "about": notes.tips,
-                    "anchors": notes.anchors,
-                    "rows": shared.rows,
-                    **layout(texts, unit),
-                }
-            )
-        ),
-        merged=compressed(merged_json(table_shown, marks, unit)),
-    )
-    template = page_templates().get_template("page.html.j2")
-    text = b""
-    for level, left_out in LEVELS:
-        packed = compressed(rows_json(records_shown, table_shown, unit, **level))
-        whole_page = replace(page, rows=packed, left_out=left_out)
-        text = template.render(fields_of(page.frame, whole_page)).encode()
-        if len(text) <= MAX_BYTES:
-            break
-    return Built(replace_file(out, text), table, decision)
+    write = partial(_downloads, everything, values, environments, beside)
+    with in_background(write, is_worth_it=len(whole) >= MANY_ROWS) as downloads:
+        del whole, values
+        methods = _methods(table)
+        variables = {method: look.variable for method, look in looks(methods).items()}
+        attention = table[~table.is_control.astype(bool)]
+        unit = rate_unit(attention.tflops_per_device.max())
+        decision = views.decision(table)
+        fastest = [
+            (kind, rankings) for kind in ("cp", "kernel") if (rankings := winners.rankings(table, kind))
+        ]
+        same_bits = league(table, unit)
+        reasons = matrix.reasons(table)
+        worst_errors = tables.worst_errors(ordered, table.cell_id.tolist())
+        steady = tables.steadiness(table)
+        shown = on_page(
+            table,
+            {
+                *(cell_id for reason in reasons for cell_id in reason.cell_ids[:MOST_LINKS]),
+                *(worst.cell_id for worst in worst_errors),
+                *(cell.cell_id for cell in steady.drifting),
+                *winners.cells(fastest),
+                *(same_bits.cell_ids if same_bits else ()),
+                *(views.cells(decision) if decision else ()),
+                *table.cell_id[table.is_control.astype(bool)],
+            },
+        )
+        records_shown = ordered.take(shown)
+        table_shown = table.iloc[shown]
+        # the first row of a cell with several records on one device
+        rows = {cell_id: row for row, cell_id in reversed(list(enumerate(table_shown.cell_id)))}
+        names = dict(zip(table.mask_label, table["mask"], strict=True))
+        masks = mask_drawings(dict.fromkeys(names[label] for label in mask_order(attention)))
+        pictures = frozenset(mask.name for mask in masks)
+        figures, shared, (matrices,) = drawn_figures(
+            table,
+            Paper(methods, variables, rows, pictures, beside, len(shown) < len(table)),
+            (partial(matrix.matrices, table),),
+        )
+        own_tables = {"accuracy": bool(worst_errors), "noise": len(attention) < len(table)}
+        texts = table_texts(table_shown, unit)
+        notes = method_notes(ordered, methods, environments)
+        images = tables.images(ordered)
+        marks = [mark for drawing in shared.drawings for mark in drawing.marks]
+        first_picture = decided(decision, rows, unit) if decision else None
+        page = PageData(
+            frame=Frame(
+                VERSION,
+                static_text("report.css", "decide.css", "figures.css"),
+                static_text(*(f"{part}.js" for part in SCRIPTS)),
+                theme(),
+                MARKERS,
+                variables,
+                notes.anchors,
+                masks,
+                pictures,
+                shared.rules,
+                folder_of_documents(out),
+            ),
+            study_title=tables.titled(study_title, devices, hardware),
+            num_records=len(ordered),
+            num_cells=len(answers.cells_of(table)),
+            num_shown=len(shown),
+            problems=problems,
+            devices=_counted(table.device),
+            dates=sorted({str(start)[:10] for start in table.started_at}),
+            commits=_counted(table.git_sha),
+            overviews=overviews(out),
+            files=_files(out, sources, downloads()),
+            alone=beside is None,
+            decided=first_picture,
+            statuses=answers.statuses(table),
+            tiles=answers.tiles(table, [kind for kind, _ in fastest], decision),
+            fastest=fastest,
+            league=same_bits,
+            repeats=first_picture.repeats if first_picture else "",
+            repeat_rows=repeat_rows(
+                table, [case for kind in ("kernel", "cp") for case in cases(table, kind).standings.values()]
+            ),
+            names=names,
+            matrices=matrices,
+            reasons=reasons,
+            most_links=MOST_LINKS,
+            sections={
+                section: title
+                for section, title in SECTIONS.items()
+                if section in figures or own_tables.get(section)
+            },
+            figures=figures,
+            worst_errors=worst_errors,
+            steadiness=steady,
+            waits=controls.waits(table),
+            ceilings=controls.ceilings(table, unit),
+            has_product=bool(table.ceiling_tflops.notna().any()),
+            rate=unit,
+            machines=tables.machines(ordered, hardware),
+            environments=summary_of(
+                ordered, environments, image_lists(own_lists() if lists is None else lists)
+            ),
+            images=images,
+            finding_of_images=tables.finding_of_images(images),
+            software=tables.software(ordered),
+            runs=tables.runs(table),
+            methods=tables.methods(table),
+            notes=notes,
+            columns=COLUMNS,
+            facts=compressed(
+                script_json(
+                    {
+                        "count": len(shown),
+                        "all": len(ordered),
+                        "looks": variables,
+                        "pick": PICK | {"methods": comparable(table, methods)},
+                        "pictures": sorted(pictures),
+                        "about": notes.tips,
+                        "anchors": notes.anchors,
+                        "rows": shared.rows,
+                        **layout(texts, unit),
+                    }
+                )
+            ),
+            merged=compressed(merged_json(table_shown, marks, unit)),
+        )
+        template = page_templates().get_template("page.html.j2")
+        text = b""
+        for level, left_out in LEVELS:
+            packed = compressed(rows_json(records_shown, table_shown, unit, **level))
+            whole_page = replace(page, rows=packed, left_out=left_out)
+            text = template.render(fields_of(page.frame, whole_page)).encode()
+            if len(text) <= MAX_BYTES:
+                break
+        return Built(replace_file(out, text), table, decision)
 
 
 def _methods(table: pd.DataFrame) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def choices(named: pd.DataFrame) -> pd.DataFrame:
     known = named.attrs.get(RESOLUTIONS)
     chosen = chosen.assign(measured=measurements(chosen))
     # rows of few columns are taken much faster
-    chosen = chosen.loc[chosen.measured.notna(), list(dict.fromkeys((*SETTING, *CHOICE)))]
+    chosen = chosen.loc[chosen.measured.notna(), [*SETTING, *CHOICE]]
     for key, cells in chosen.groupby(SETTING, sort=False):
         ran = cells.drop_duplicates("strategy").set_index("strategy")
         ranked = competing(

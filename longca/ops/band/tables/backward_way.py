@@ -44,13 +44,19 @@ class BackwardWay:
 
 def chosen_way(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> BackwardWay:
     """The deterministic way that a plan of Hopper kernels takes."""
-    by_sizes = BackwardWay(preferred_dq_order(mask, num_kv_heads))
-    if head_dim != HEAD_DIM or not has_predicted_times(mask, num_kv_heads):
-        return by_sizes
-    if mask.seqlen_q > LAST_IS_SLOWER and by_sizes.order is AddOrder.FROM_LAST:
-        return by_sizes
+    is_predicted = head_dim == HEAD_DIM and has_predicted_times(mask, num_kv_heads)
+    if not is_predicted or mask.seqlen_q > LAST_IS_SLOWER:
+        by_sizes = BackwardWay(preferred_dq_order(mask, num_kv_heads))
+        if not is_predicted or keeps_last_row(mask.seqlen_q, by_sizes):
+            return by_sizes
     times = predicted_us(mask, num_q_heads, num_kv_heads)
     return min(times, key=times.__getitem__)
+
+
+def keeps_last_row(num_tokens: int, by_sizes: BackwardWay) -> bool:
+    """True if a way of the rule by sizes is taken in spite of predicted times, which the order from the last
+    row has not."""
+    return num_tokens > LAST_IS_SLOWER and by_sizes.order is AddOrder.FROM_LAST
 
 
 def has_predicted_times(mask: Mask, num_kv_heads: int) -> bool:
