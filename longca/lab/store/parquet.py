@@ -168,7 +168,9 @@ def _told() -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError, LookupError, ValueError, AttributeError, MemoryError) as error:
+    except MemoryError as error:  # Arrow's own, too
+        raise BadTable("cannot be read (there is not enough memory)") from error
+    except (pa.ArrowException, OSError, LookupError, ValueError, AttributeError) as error:
         cause = getattr(error, "strerror", None)
         text = " ".join(str(error).split())[:200]
         raise BadTable(

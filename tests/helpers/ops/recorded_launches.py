@@ -20,6 +20,7 @@ from triton.backends.nvidia import driver as nvidia
 from triton.runtime import driver
 
 STREAM = 7
+IN_ONE = hasattr(nvidia, "make_kernel_signature")  # since Triton 3.7: the kernel's own arguments are one
 # what the first 32 bits must be where a kernel begins: of its counter, of the sums of the fused kernel and of
 # its progress
 FOUND = {"counter_ptr": 0, "dq_desc": 0, "dk_desc": 0, "dv_desc": 0, "progress_ptr": 0}
@@ -92,11 +93,12 @@ class _Build:
         self.packed_metadata = (options["num_warps"], 1, 0)
         self._launched = launched
         self._args: list[tuple[str, str]] = []  # names and types, with those that Triton makes of descriptors
+        flags = [("", "i1")] * (2 if IN_ONE else 1)
         metas = []  # without TMA a build says nothing of descriptors, and gets their tensors' addresses
         for name, kind in zip(source.fn.arg_names, source.signature.values(), strict=True):
             if kind.startswith("tensordesc"):
                 shape = [("", "i64")] * 2 * (kind[: kind.index("]")].count(",") + 1)
-                self._args += [(name, kind), *shape] if has_tma else [(name, "*"), *shape, ("", "i1"), *shape]
+                self._args += [(name, kind), *shape] if has_tma else [(name, "*"), *shape, *flags, *shape]
                 if has_tma:
                     swizzle = list(source.signature.values()).index(
                         kind
@@ -128,12 +130,16 @@ class _Build:
         return None
 
     def _launch(self, *args: Any) -> None:
-        *grid, stream, function, cooperative, pdl, global_scratch, profile_scratch, metadata, _, _, _ = args[
-            :13
-        ]
-        assert (stream, function, metadata) == (STREAM, self.function, self.packed_metadata)
-        assert (cooperative, pdl, global_scratch, profile_scratch) == (*_Launcher.OPTIONS, None, None)
-        actual = [self._plain(arg, kind) for arg, (_, kind) in zip(args[13:], self._args, strict=True)]
+        if IN_ONE:
+            *head, annotations, signature, own = args
+            assert (annotations, signature) == (_Launcher.arg_annotations, _Launcher.kernel_signature)
+            *grid, stream, function, cooperative, pdl, metadata, _, _, _, scratch, profile_scratch = head
+        else:
+            head, own = args[:13], args[13:]
+            *grid, stream, function, cooperative, pdl, scratch, profile_scratch, metadata, _, _, _ = head
+        assert (len(grid), stream, function, metadata) == (3, STREAM, self.function, self.packed_metadata)
+        assert (cooperative, pdl, scratch, profile_scratch) == (*_Launcher.OPTIONS, None, None)
+        actual = [self._plain(arg, kind) for arg, (_, kind) in zip(own, self._args, strict=True)]
         for (name, _), arg in zip(self._args, actual, strict=True):
             if name == "counter_ptr":
                 self._launched.counters.append(arg[1])
@@ -162,12 +168,19 @@ class _Launcher:
     OPTIONS = "cooperative", "pdl"
     global_scratch_size = profile_scratch_size = 0
     launch_cooperative_grid, launch_pdl = OPTIONS
+    if IN_ONE:
+        arg_annotations, kernel_signature = "annotations", "signature"
 
     def __init__(self, launch: Callable[..., None]) -> None:
         self.launch = launch
 
     def __call__(self, x: int, y: int, z: int, stream: int, function: int, *args: Any) -> None:
-        self.launch(x, y, z, stream, function, *self.OPTIONS, None, None, *args)
+        head = x, y, z, stream, function, *self.OPTIONS
+        if IN_ONE:
+            told, own = args[:4], args[4:]
+            self.launch(*head, *told, None, None, self.arg_annotations, self.kernel_signature, own)
+        else:
+            self.launch(*head, None, None, *args)
 
 
 @contextmanager
@@ -203,7 +216,9 @@ def recorded_launches(capability: tuple[int, int] | None) -> Iterator[Launched]:
         return run(self, *args, **how)
 
     active = SimpleNamespace(
-        utils=SimpleNamespace(fill_tma_descriptor=launched.descriptor),
+        utils=SimpleNamespace(
+            fill_tma_descriptor=launched.descriptor, fill_tma_descriptor_tiled=launched.descriptor
+        ),
         get_current_device=lambda: 0,
         get_current_stream=lambda _: STREAM,
         get_current_target=lambda: GPUTarget("cuda", 90, 32),

@@ -74,6 +74,15 @@ def test_launches_are_replayed(version: str) -> None:
     assert run_with(version, "tests.benchmarks.band_replayed").count("replayed") == 3
 
 
+@pytest.mark.parametrize("version", EACH)
+@pytest.mark.timeout(1200)
+def test_tests_of_replay_pass(version: str) -> None:
+    """As whoever has the torch that `torch.lock` brings would run them."""
+    assert " passed" in run_with(
+        version, "pytest", "tests/ops/band/replay", "-o", "addopts=", "-p", "no:cacheprovider"
+    )
+
+
 def test_the_page_names_what_spills_more_than_with_the_oldest_version() -> None:
     """A build that got worse under a newer Triton is in the page's table with its bytes."""
     builds = json.loads((ROOT / "tests" / "ops" / "band_builds.json").read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -81,10 +82,14 @@ def load_rows(*sources: Path | str) -> LoadedRows:
 
 
 def _take_frugal_memory() -> None:
-    """Arrow's memory is from jemalloc from now on, which gives more of it back."""
+    """Arrow's memory is from jemalloc from now on, which gives more of it back, but reserves more addresses.
+
+    On other processors jemalloc may not know the size of pages.
+    """
     import pyarrow as pa
 
-    if platform.machine() == "x86_64":  # elsewhere it may not know the size of pages
+    addresses_are_free = resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+    if platform.machine() == "x86_64" and addresses_are_free:
         with suppress(NotImplementedError, AttributeError):  # builds of Arrow may lack it
             pa.set_memory_pool(pa.jemalloc_memory_pool())
 
