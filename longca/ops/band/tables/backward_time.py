@@ -15,7 +15,7 @@ does not import torch.
 
 from __future__ import annotations
 
-from heapq import heapreplace
+from heapq import heapify, heapreplace
 
 import numpy as np
 
@@ -48,7 +48,7 @@ ROWS = 1e5
 ONE_PASS = ("call", "blocks", "q rows", "kv rows", "zeros", "partial blocks", "uncached blocks")
 ONE_PASS_US = (11.84, 1.919, 24.18, 32.63, 11.69, 0.5121, 0.02251)
 TWO_KERNELS = ("call", "dkdv blocks", "dq blocks", "partial dkdv blocks", "partial dq blocks", "q rows")
-TWO_KERNELS_US = (60.22, 1.094, 1.328, 0.2428, 0.4378, 7.105)
+TWO_KERNELS_US = (57.98, 1.229, 1.197, 0.1226, 0.4894, 5.444)
 
 
 def one_pass_us(
@@ -59,19 +59,33 @@ def one_pass_us(
     return float(amounts @ ONE_PASS_US)
 
 
+def least_one_pass_us(
+    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
+) -> float:
+    """Its microseconds if no item waited: never more than `one_pass_us`, and known without a simulation."""
+    amounts = one_pass_amounts(tiles, num_q_heads, num_kv_heads, heads_per_item, at_once, waits=False)
+    return float(amounts @ ONE_PASS_US)
+
+
 def two_kernels_us(bands: np.ndarray, tiles: TileRows, num_q_heads: int, num_kv_heads: int) -> float:
     """Predicted microseconds of two kernels; arguments as of `two_kernels_amounts`."""
     return float(two_kernels_amounts(bands, tiles, num_q_heads, num_kv_heads) @ TWO_KERNELS_US)
 
 
 def one_pass_amounts(
-    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
+    tiles: TileRows,
+    num_q_heads: int,
+    num_kv_heads: int,
+    heads_per_item: int,
+    at_once: tuple[int, int],
+    waits: bool = True,
 ) -> np.ndarray:
     """The amounts of ONE_PASS, (7,): blocks are those of one multiprocessor, waits included; 10⁵ rows.
 
     Args:
         tiles: work tiles of TILE keys.
         at_once: (KV heads, items of each work tile and KV head) that start together.
+        waits: False for blocks as if no item waited, for another one or at the end.
     """
     head_rounds = num_q_heads // num_kv_heads // heads_per_item
     q_rows = num_q_heads * tiles.num_rows / ROWS
@@ -81,7 +95,9 @@ def one_pass_amounts(
     return np.array(
         [
             1.0,
-            one_pass_blocks(tiles, num_kv_heads, head_rounds, heads_per_item, at_once),
+            one_pass_blocks(tiles, num_kv_heads, head_rounds, heads_per_item, at_once)
+            if waits
+            else blocks + num_kv_heads * head_rounds * tiles.num_tiles * (START + FINISH) / PROGRAMS,
             q_rows,
             kv_rows,
             0.0 if tiles.stores_first else q_rows + 2 * kv_rows,
@@ -111,14 +127,17 @@ def two_kernels_amounts(
     dkdv = makespan(keys * (ratio // pack), num_kv_heads, at_once, longest)
     partial_dkdv = tiles.num_partial(BLOCK // pack) * (ratio // pack) * num_kv_heads / PROGRAMS
 
+    # row tiles below a block see nearly the same blocks, so all of a block have those of the block
     pack = pack_size(ratio, TILE)
-    rows = TileRows.of(transpose(bands), num_keys, tiles.num_rows, TILE // pack)
-    queries = rows.blocks_of(BLOCK)
+    size = max(TILE // pack, BLOCK)
+    rows = TileRows.of(transpose(bands), num_keys, tiles.num_rows, size)
+    tiles_of_block = size * pack // TILE
+    queries = np.repeat(rows.blocks_of(BLOCK), tiles_of_block)
     at_once = heads_that_fit(num_kv_heads, 4 * HEAD_DIM * num_keys)
     share = (at_once + LATE * num_kv_heads) * ratio / pack / PROGRAMS
     packs = num_q_heads // pack
     dq = makespan(queries, packs, at_once * ratio // pack, max(MIN_BLOCKS, int(share * queries.sum())))
-    partial_dq = rows.num_partial(BLOCK) * packs / PROGRAMS
+    partial_dq = rows.num_partial(BLOCK) * tiles_of_block * packs / PROGRAMS
     return np.array([1.0, dkdv, dq, partial_dkdv, partial_dq, num_q_heads * tiles.num_rows / ROWS])
 
 
@@ -184,14 +203,13 @@ def makespan(lengths: np.ndarray, heads: int, heads_at_once: int, longest: float
         longest: longer items are split into equal parts.
     """
     parts = np.maximum(np.ceil(lengths / longest), 1).astype(np.int64)
-    items = np.repeat(np.sort(np.repeat(np.ceil(lengths / parts), parts))[::-1] + START, heads_at_once)
-    num_items = len(items) * (heads // heads_at_once)
+    items = np.sort(np.repeat(np.ceil(lengths / parts) + START, parts))[::-1]
+    num_items = len(items) * heads
     omitted = max((num_items // PROGRAMS - WAVES) * PROGRAMS, 0)
-    total = float(items.sum()) * (heads // heads_at_once)
-    simulated = np.tile(items, -(-(num_items - omitted) // max(len(items), 1)))[
-        omitted - num_items :
-    ].tolist()
-    free = [0.0] * PROGRAMS
-    for length in simulated:
+    number = np.arange(omitted, num_items) % max(len(items) * heads_at_once, 1)
+    simulated = items[number // heads_at_once].tolist()
+    free = [*simulated[:PROGRAMS], *[0.0] * (PROGRAMS - len(simulated))]
+    heapify(free)
+    for length in simulated[PROGRAMS:]:
         heapreplace(free, free[0] + length)
-    return max(free) + (total - sum(simulated)) / PROGRAMS
+    return max(free) + (float(items.sum()) * heads - sum(simulated)) / PROGRAMS

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.ops.band.tables.backward_time import HEAD_DIM, one_pass_us, two_kernels_us
+from longca.ops.band.tables.backward_time import HEAD_DIM, least_one_pass_us, one_pass_us, two_kernels_us
 from longca.ops.band.tables.heads import HEADS_AT_ONCE, heads_per_item_of
 from longca.ops.band.tables.tile_rows import TILE, TileRows
 
@@ -70,9 +70,10 @@ def has_predicted_times(mask: Mask, num_kv_heads: int) -> bool:
 
 
 def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[BackwardWay, float]:
-    """Predicted microseconds of each way, for a mask with `has_predicted_times`.
+    """Predicted microseconds of each way that may be the quickest, for a mask with `has_predicted_times`.
 
-    The order from the last row is left out: it is hardly ever the quickest up to LAST_IS_SLOWER tokens.
+    The order from the last row is left out: it is hardly ever the quickest up to LAST_IS_SLOWER tokens. So is
+    a way that would take longer than another one even if no item waited.
     """
     (bands,) = mask.groups
     tiles = TileRows.of(bands, mask.seqlen_q, mask.seqlen_k)
@@ -80,9 +81,9 @@ def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[Backwa
     heads_per_item = math.gcd(heads_per_item_of(mask, AddOrder.FROM_FIRST, num_q_heads, TILE), ratio)
     times = {BackwardWay(None): two_kernels_us(bands, tiles, num_q_heads, num_kv_heads)}
     for at_once in ways_of_one_pass(num_kv_heads, ratio // heads_per_item):
-        times[BackwardWay(AddOrder.FROM_FIRST, *at_once)] = one_pass_us(
-            tiles, num_q_heads, num_kv_heads, heads_per_item, at_once
-        )
+        call = tiles, num_q_heads, num_kv_heads, heads_per_item, at_once
+        if least_one_pass_us(*call) < min(times.values()):
+            times[BackwardWay(AddOrder.FROM_FIRST, *at_once)] = one_pass_us(*call)
     return times
 
 

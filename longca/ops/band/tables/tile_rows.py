@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from longca.masks.band import HI, K0, K1, LO, Q0, Q1
 TILE = 128  # keys of a work tile
 BLOCK = 64  # rows of a block
 FAR = 1 << 40  # beyond any row
+PAIRS = 1 << 17  # of segments that are compared at once
 
 
 def tiles_of_bands(
@@ -104,48 +104,68 @@ class TileRows:
         return bool((self.first[order] <= reach[:-1]).all() and reach[-1] >= self.num_rows)
 
     @cached_property
-    def predecessors(self) -> list[list[tuple[int, float]]]:
+    def predecessors(self) -> list[list[tuple[int, int]]]:
         """For each work tile, the earlier ones behind which it must stay, each with the least number of
         blocks between their beginnings.
 
         It must stay behind the latest one that has its first rows; and, where several begin together, it
         passes there after the last of them.
         """
-        num_tiles = self.num_tiles
         sizes = -((self.first - self.end) // BLOCK)
         # blocks of the work tile before each segment
         before = np.cumsum(sizes) - sizes
         before -= before[np.searchsorted(self.tile, self.tile)]
-        result: list[list[tuple[int, float]]] = [[] for _ in range(num_tiles)]
         latest = self._latest_before()
-        mine = np.flatnonzero(latest >= 0)
-        other = latest[mine]
-        shift = before[other] + (self.first[mine] - self.first[other]) // BLOCK - before[mine]
+        begins = np.flatnonzero(latest >= 0)
+        passes, passed, rows = self._passing()
+        mine = np.append(begins, passes)
+        other = np.append(latest[begins], passed)
+        row = np.append(self.first[begins], rows)
+        shift = before[other] + (row - self.first[other]) // BLOCK
+        shift -= before[mine] + (row - self.first[mine]) // BLOCK
+        result: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tiles)]
         for tile, predecessor, blocks in zip(
             self.tile[mine].tolist(), self.tile[other].tolist(), shift.tolist(), strict=True
         ):
             result[tile].append((predecessor, blocks))
-        begins, counts = np.unique(self.first, return_counts=True)
-        for row in begins[counts > 1].tolist():
-            covering = np.flatnonzero((self.first <= row) & (row < self.end))
-            passing = np.flatnonzero(self.first[covering[1:]] < row) + 1
-            for mine, other in zip(covering[passing].tolist(), covering[passing - 1].tolist(), strict=True):
-                if self.tile[mine] != self.tile[other]:
-                    shift = before[other] + (row - self.first[other]) // BLOCK
-                    shift -= before[mine] + (row - self.first[mine]) // BLOCK
-                    result[self.tile[mine]].append((int(self.tile[other]), float(shift)))
         return result
 
     def _latest_before(self) -> np.ndarray:
         """(S,) the last segment of an earlier work tile that has the first row of each segment; -1: none."""
-        rows, row_of = np.unique(self.first, return_inverse=True)
-        ends = np.searchsorted(rows, self.end).tolist()
-        # per first row: the last segment so far that has it, of all work tiles before the present one
-        last_with = np.full(len(rows), -1)
-        latest = np.empty(len(self.tile), np.int64)
-        starts = np.flatnonzero(np.diff(self.tile, prepend=-1)).tolist()
-        for start, end in pairwise([*starts, len(latest)]):
-            latest[start:end] = last_with[row_of[start:end]]
-            for segment in range(start, end):
-                last_with[row_of[segment] : ends[segment]] = segment
+        num_segments = len(self.tile)
+        kind = np.int32 if self.num_rows < 1 << 31 else np.int64
+        rows = self.first.astype(kind)[:, None]
+        # from the last one, so that `argmax` stops at it
+        first, end = self.first.astype(kind)[::-1].copy(), self.end.astype(kind)[::-1].copy()
+        latest = np.empty(num_segments, np.int64)
+        for here in _parts(num_segments, num_segments):
+            # up to the last segment here; those of one tile have no row in common
+            these = slice(num_segments - here.stop, None)
+            covers = (first[these] <= rows[here]) & (rows[here] < end[these])
+            size = here.stop - here.start
+            covers[:, :size] &= np.tri(size, k=-1, dtype=bool)[:, ::-1]  # only earlier ones
+            last = covers.argmax(1)
+            latest[here] = np.where(covers[np.arange(size), last], here.stop - 1 - last, -1)
         return latest
+
+    def _passing(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(segment, segment of an earlier tile, row) where the first one passes a row at which several
+        segments begin, next after the second one."""
+        begins, counts = np.unique(self.first, return_counts=True)
+        rows = begins[counts > 1]
+        found = [np.empty((3, 0), np.int64)]
+        for here in _parts(len(rows), len(self.tile)):
+            row = rows[here, None]
+            number, covering = ((self.first <= row) & (row < self.end)).nonzero()
+            row = row[number, 0]
+            next_of_row = (number[1:] == number[:-1]) & (self.first[covering[1:]] < row[1:])
+            next_of_row &= self.tile[covering[1:]] != self.tile[covering[:-1]]
+            found.append(np.stack([covering[1:], covering[:-1], row[1:]])[:, next_of_row])
+        mine, other, at = np.concatenate(found, 1)
+        return mine, other, at
+
+
+def _parts(num_rows: int, num_columns: int) -> list[slice]:
+    """Rows of a table, so many at a time that they stay in a cache."""
+    step = max(PAIRS // max(num_columns, 1), 1)
+    return [slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]

@@ -9,6 +9,7 @@ import torch
 from longca.masks import Mask, build_mask
 from longca.ops.band.config import BandKernel, choose_tiles
 from longca.ops.band.plan import plan_band_attention
+from longca.ops.band.tables import backward_way
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.ops.band.tables.backward_way import (
     LONGEST,
@@ -16,8 +17,10 @@ from longca.ops.band.tables.backward_way import (
     BackwardWay,
     chosen_way,
     has_predicted_times,
+    predicted_us,
     ways_of_one_pass,
 )
+from tests.helpers.ops.backward_tables import mask_of
 
 CPU = torch.device("cpu")
 
@@ -67,6 +70,19 @@ def test_the_plan_starts_so_many_heads_together(monkeypatch: pytest.MonkeyPatch)
         config = plan.kernels[BandKernel.DKDV][1]
         assert BandKernel.DQ not in plan.kernels and config.in_order is AddOrder.FROM_FIRST
         assert (config.kv_heads_per_section, config.rounds_per_section) == (heads, 1)
+
+
+@pytest.mark.parametrize("heads", [(64, 8), (16, 2), (64, 64)])
+@pytest.mark.parametrize("name", ["full", "causal", "full_document", "global_sliding_window"])
+def test_no_way_is_left_out_that_would_be_the_quickest(
+    name: str, heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask = mask_of(name, 4096)
+    some = predicted_us(mask, *heads)
+    monkeypatch.setattr(backward_way, "least_one_pass_us", lambda *_: 0.0)
+    every = predicted_us(mask, *heads)
+    assert some.items() <= every.items() and min(some.values()) == min(every.values())
+    assert len(every) == 1 + len(ways_of_one_pass(heads[1], heads[0] // heads[1]))
 
 
 @pytest.mark.parametrize(("seqlen", "most_ms"), [(8192, 5), (32768, 8), (65537, 2)])

@@ -75,3 +75,22 @@ def test_a_tile_passes_after_those_that_begin_on_its_way() -> None:
     assert predecessors[:4] == [[], [(0, 0)], [(1, 0)], [(2, 0)]]
     assert predecessors[4] == [(3, -7.0)], "tile 4 has 7 blocks of the first document before"
     assert predecessors[5] == [(4, 0)]
+
+
+@quick
+@given(band_masks(max_groups=1))
+def test_a_tile_stays_behind_those_that_have_its_first_rows(mask: Mask) -> None:
+    """As a reader would look for them, segment by segment."""
+    rows = TileRows.of(mask.groups[0], mask.seqlen_q, mask.seqlen_k, SIZE)
+    segments = list(zip(rows.tile.tolist(), rows.first.tolist(), rows.end.tolist(), strict=True))
+    begins = [first for _, first, _ in segments]
+    expected: list[set[int]] = [set() for _ in range(rows.num_tiles)]
+    for tile, first, _ in segments:
+        at = [first]
+        at += [row for row in set(begins) if begins.count(row) > 1]
+        for row in at:
+            passing = [here for here in segments if here[1] <= row < here[2]]
+            before = [other for other, _, _ in passing if other < tile]
+            if before and any(here == tile and (begin < row or row == first) for here, begin, _ in passing):
+                expected[tile].add(before[-1])
+    assert [{tile for tile, _ in behind} for behind in rows.predecessors] == expected
