@@ -20,7 +20,7 @@ from longca.cp.schedule import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
 from longca.lab.advice.recorded import OWN, MeasuredCell
 from longca.lab.studies import Record
-from longca.lab.studies.fitting import has_rests, samples, to_fit, usual_protocol
+from longca.lab.studies.fitting import CallsToFit, has_rests, samples
 from longca.predict.fit import FEWEST, Sample, fit_forms
 from longca.predict.fitted import FittedKernels
 
@@ -45,7 +45,7 @@ class Residual:
 
 def of_usual_protocol(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[MeasuredCell]:
     """The cells of the protocol by which kernels are fitted to these records."""
-    rests = usual_protocol(records)
+    rests = CallsToFit(records).rests
     return [cell for cell in cells if has_rests(cell.record) == rests]
 
 
@@ -56,7 +56,7 @@ def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Re
     cells = of_usual_protocol(cells, records)
     kernels = {cell.record.cell.kernel for cell in cells}
     device = fitted_of(cells).device
-    singles = [record for record in to_fit(records) if record.cell.kernel in kernels]
+    singles = [record for record in CallsToFit(records).records() if record.cell.kernel in kernels]
     groups: dict[tuple[str, str], list[Sample]] = {}
     for record, sample in zip(singles, samples(singles), strict=True):
         groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from longca.core.errors import UserError
 from longca.lab.store.load import load
-from longca.lab.studies.fitting import fit_records, fits, samples, to_fit, usual_protocol
+from longca.lab.studies.fitting import CallsToFit, fit_records, fits, samples
 from longca.masks import Mask, build_mask
 from longca.predict import kernel as statistics_module
 from longca.predict.fit import FEWEST, SHAPES, Sample, at_full_clock, fit_forms, fit_kernel, non_negative
@@ -186,12 +186,13 @@ def test_no_committed_model_is_older_than_the_records(device: str):
     """Every kernel is fitted on as many records, of one protocol, as are committed: else `python -m
     tools.fitted` is due."""
     records = load(*(ROOT / f"reports/{device}/{name}.parquet" for name in RECORDS[device])).records
-    counts = Counter((record.cell.kernel, record.cell.direction) for record in to_fit(records))
+    calls = CallsToFit(records)
+    counts = Counter((record.cell.kernel, record.cell.direction) for record in calls.records())
     fitted = load_fitted(FOLDER / f"{device}.json")
     known = Counter[tuple[str, str]]()
     for model in fitted.models:
         known[model.kernel, model.direction] += model.by_mask.num_records
-    assert fitted.rests == usual_protocol(records) and known.keys() == {
+    assert fitted.rests == calls.rests and known.keys() == {
         key for key, count in counts.items() if count >= FEWEST
     }
     # of an algorithm with too few records there is no model

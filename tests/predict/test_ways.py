@@ -1,5 +1,6 @@
 """Ways of single kernels: the rules are those of the kernels, and records agree with them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from longca.core.schema import CallSpec
 from longca.cp.forecast import DeviceModel, WorkForecast
 from longca.cp.schedule.planner import LinkSpeeds
 from longca.lab.advice.recorded import measured_cells
-from longca.lab.studies.fitting import fits, has_rests, is_earlier, samples, to_fit, usual_protocol
+from longca.lab.studies import Record
+from longca.lab.studies.fitting import CallsToFit, fits, has_rests, is_earlier, samples
 from longca.masks import Mask, build_mask
 from longca.ops.band import plan as band_plan
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
@@ -100,10 +102,15 @@ def test_the_ways_differ_and_each_has_its_model():
     ]
 
 
+def cells_of(records: Iterable[Record]) -> list[tuple[str, bool]]:
+    """The cell of each record, and whether its calls had rests."""
+    return [(record.cell_id, has_rests(record)) for record in records]
+
+
 def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
     """Some records of context parallelism on H200s are of `band` as it was before."""
     records = committed("h200-cp", kernel=["band", "fa3"], mask=["causal", "full"])
-    actual = to_fit(records)
+    actual = CallsToFit(records).records()
     cells = measured_cells(records)
     assert {record.cell.kernel for record in records if is_earlier(record)} == {"band"}
     assert actual and not any(map(is_earlier, actual))
@@ -112,8 +119,9 @@ def test_records_of_earlier_kernels_are_neither_fitted_nor_predicted():
     present = committed(
         "h200-dense", kernel=["band"], mask=["causal", "full"], num_q_heads=[64], num_kv_heads=[8], seed=[0]
     )
-    of_one_protocol = [record for record in present if has_rests(record) == usual_protocol(present)]
-    assert to_fit(present) == of_one_protocol and not any(map(is_earlier, present))
+    calls = CallsToFit(present)
+    of_one_protocol = [record for record in present if has_rests(record) == calls.rests]
+    assert cells_of(calls.records()) == cells_of(of_one_protocol) and not any(map(is_earlier, present))
     assert {one.way for one in samples(present)} == {
         "",
         kernel.FROM_LAST,
@@ -237,12 +245,30 @@ def test_records_with_rests_are_not_put_into_a_fit_of_records_without():
         for record in without
     ]
     assert len(without) >= 2 * FEWEST
-    assert to_fit([*without, *rested[:5]]) == without, "mixed, the fit would be of neither"
+    mixed = CallsToFit([*without, *rested[:5]])
+    assert cells_of(mixed.records()) == cells_of(without), "mixed, the fit would be of neither"
     other = [
         record.model_copy(update={"cell": record.cell.model_copy(update={"kernel": "fa4"})})
         for record in rested[:FEWEST]
     ]
-    assert to_fit([*without, *other]) == [*without, *other], (
+    both = CallsToFit([*without, *other])
+    assert cells_of(both.records()) == cells_of([*without, *other]), (
         "a kernel with records of the other protocol alone keeps them"
     )
-    assert not usual_protocol([*without, *rested[:5]]) and usual_protocol(rested)
+    assert both.other_protocol == {"fa4 fwd"} and not mixed.rests and CallsToFit(rested).rests
+
+
+def test_a_call_with_many_seeds_is_fitted_on_its_lowest_ones():
+    """Whatever the order of records; and of each no more is kept than a fit looks at."""
+    first = next(
+        record for record in committed("h200-dense", kernel=["fa3"], direction=["fwd"]) if fits(record)
+    )
+    seeds = [5, 2, 9, 2, 0, 7]
+    records = [
+        first.model_copy(update={"cell": first.cell.model_copy(update={"seed": seed})}) for seed in seeds
+    ]
+    kept = CallsToFit(records).records()
+    assert [record.cell.seed for record in kept] == [5, 2, 2, 0]
+    assert all(len(record.samples.time_ms[0]) == 1 and record.accuracy is None for record in kept)
+    whole = samples(each for each in records if each.cell.seed < 6)
+    assert [sample.seconds for sample in samples(kept)] == [sample.seconds for sample in whole]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,12 @@ import numpy as np
 
 from longca.core import UserError, plugin_folders
 from longca.lab.code import source_digest
-from longca.lab.store import RecordTable, UnusableFile, kept_answer, load_rows
+from longca.lab.store import UnusableFile, kept_answer, load_rows
 from longca.lab.store.index import FEWEST
-from longca.lab.studies import Record
 from longca.lab.studies.fitting import fit_records
 from longca.predict.fitted import FittedKernels, fitted_from
 
 NAME = ".fit.json"
-UNUSED: dict[str, Any] = {
-    "accuracy": None,
-    "memory": None,
-    "mask": None,
-    "costs": {},
-    "notes": (),
-    "others": None,
-}
-"""half of a record, which no fit looks at"""
 
 
 def fit_sources(sources: Sequence[Path]) -> tuple[FittedKernels, list[UnusableFile]]:
@@ -49,7 +39,7 @@ def fit_sources(sources: Sequence[Path]) -> tuple[FittedKernels, list[UnusableFi
     names = tuple(map(str, sources))
     folder = sources[0] / "cells"
     if len(sources) > 1 or len(table) < FEWEST or not folder.is_dir() or plugin_folders():
-        return fit_records(_light(table), names), loaded.problems
+        return fit_records(table.records(), names), loaded.problems
     causes = (
         source_digest("longca.lab.studies.fitting"),
         f"{platform.python_version()} {np.__version__}",
@@ -57,14 +47,7 @@ def fit_sources(sources: Sequence[Path]) -> tuple[FittedKernels, list[UnusableFi
     )
 
     def fit() -> dict[str, Any]:
-        in_folder = sorted(_light(table), key=lambda record: record.cell_id)  # sums depend on the order
-        return asdict(fit_records(in_folder))
+        return asdict(fit_records(table.records(), by_cell=True))
 
     content = kept_answer(folder / NAME, causes, fit)
     return replace(fitted_from(content), records=names), loaded.problems
-
-
-def _light(table: RecordTable) -> Iterator[Record]:
-    """The records without what no fit looks at, so that 100,000 of them fit into memory."""
-    for record in table.records():
-        yield record.model_copy(update=UNUSED)

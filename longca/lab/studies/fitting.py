@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from longca.core import AS_RELEASED, UserError
 from longca.lab.studies.masks import cell_mask, mask_name
+from longca.lab.studies.record import Record, Samples
 from longca.predict import (
     TileShape,
     TileStatistics,
@@ -24,7 +26,6 @@ from longca.predict.fitted import FittedKernels
 
 if TYPE_CHECKING:
     from longca.lab.studies.cell import Cell
-    from longca.lab.studies.record import Record
     from longca.masks import Mask
 
 # longer block masks are skipped: they take gigabytes, and their tiles resemble those of shorter ones
@@ -32,26 +33,117 @@ MOST_BLOCK_TOKENS = 70_000
 # of one call that differ in nothing else: others repeat what these tell, and each takes a mask to build
 MOST_SEEDS = 3
 
+UNUSED: dict[str, Any] = {
+    "accuracy": None,
+    "memory": None,
+    "mask": None,
+    "costs": {},
+    "notes": (),
+    "others": None,
+}
+"""of a record: no fit looks at it"""
 
-def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> FittedKernels:
+
+class CallsToFit:
+    """The records of several that a fit takes, as small as it wants them, and what there was beside them.
+
+    These are records that `fits` accepts, without those of earlier kernels of `band`, and of one protocol for
+    each kernel and direction: calls with a rest of the GPU after each are faster than calls without, so a fit
+    to both would be of neither. Most kernels have the protocol of most records. A kernel without enough
+    records of it has that of the other one, if it has enough of these. A call with many seeds is fitted on
+    its lowest `MOST_SEEDS` seeds.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        """
+        Args:
+            records: each is freed unless the fit may take it.
+        """
+        self.num_records = self.num_earlier = 0
+        self.most_ranks = 0
+        """of a present record that is ok"""
+        self._counts: Counter[tuple[str, bool]] = Counter()
+        # by call and protocol: seed → (number of the record, record)
+        self._kept: dict[tuple[str, bool], dict[int, list[tuple[int, Record]]]] = {}
+        for record in records:
+            self._add(record)
+
+    def _add(self, record: Record) -> None:
+        self.num_records += 1
+        if is_earlier(record):
+            self.num_earlier += 1
+            return
+        if record.outcome.status == "ok":
+            self.most_ranks = max(self.most_ranks, record.cell.world)
+        if not fits(record):
+            return
+        rests = has_rests(record)
+        self._counts[_pair(record), rests] += 1
+        of_seeds = self._kept.setdefault((_but_seed(record.cell), rests), {})
+        of_seeds.setdefault(record.cell.seed, []).append((self.num_records, _for_fit(record)))
+        if len(of_seeds) > MOST_SEEDS:
+            del of_seeds[max(of_seeds)]
+
+    @property
+    def rests(self) -> bool:
+        """True if most of the records that can be fitted are of calls with rests."""
+        return 2 * sum(count for (_, rests), count in self._counts.items() if rests) > self._counts.total()
+
+    @property
+    def other_protocol(self) -> set[str]:
+        """Kernels and directions ("fa3 fwd") that are fitted on records of the other protocol."""
+        counts, usual = self._counts, self.rests
+        return {pair for pair, _ in counts if counts[pair, usual] < FEWEST <= counts[pair, not usual]}
+
+    def records(self) -> list[Record]:
+        """Those that are fitted, in the order in which they came."""
+        other, usual = self.other_protocol, self.rests
+        numbered = [
+            each
+            for (_, rests), of_seeds in self._kept.items()
+            for same in of_seeds.values()
+            for each in same
+            if rests == (usual != (_pair(each[1]) in other))
+        ]
+        return [record for _, record in sorted(numbered, key=itemgetter(0))]
+
+
+def _for_fit(record: Record) -> Record:
+    """The record of a call without what no fit looks at: of its samples, the protocol and the median of the
+    slowest rank's are left."""
+    assert record.samples is not None
+    samples = Samples(
+        time_ms=((_median_ms(record.samples),),),
+        warmup=record.samples.warmup,
+        timer=record.samples.timer,
+        duty=record.samples.duty,
+    )
+    return record.model_copy(update={**UNUSED, "samples": samples})
+
+
+def fit_records(
+    records: Iterable[Record], names: tuple[str, ...] = (), by_cell: bool = False
+) -> FittedKernels:
     """Fits every kernel that has enough records on one device.
 
     Args:
         names: names of their files.
+        by_cell: in the order of cells, whatever that of the records: sums depend on it by their last digits.
 
     Raises:
         UserError: there are no records to fit, or they are of several devices.
     """
-    records = list(records)
-    timed = to_fit(records)
+    calls = CallsToFit(records)
+    timed = calls.records()
+    if by_cell:
+        timed.sort(key=lambda record: record.cell_id)
     devices = sorted({device_of(record) for record in timed})
-    present = [record for record in records if not is_earlier(record)]
     if not timed:
         why = "a prediction needs timed calls of attention on one GPU"
-        if earlier := len(records) - len(present):
+        if calls.num_earlier:
             why += (
-                f"; {earlier} of these {len(records)} records are of `band` as it was before its present "
-                f"kernels"
+                f"; {calls.num_earlier} of these {calls.num_records} records are of `band` as it was before "
+                f"its present kernels"
             )
         raise UserError("There are no records to fit", why=why, todo="Measure first with `longca run`")
     if len(devices) > 1:
@@ -67,46 +159,19 @@ def fit_records(records: Iterable[Record], names: tuple[str, ...] = ()) -> Fitte
         if len(groups[key]) >= FEWEST
         for model in fit_forms(*key, groups[key])
     )
-    ranks = max(record.cell.world for record in present if record.outcome.status == "ok")
-    rests = usual_protocol(records)
-    other = sorted({_pair(record) for record in timed if has_rests(record) != rests})
-    return FittedKernels(devices[0], names, tuple(models), ranks, rests=rests, other_protocol=tuple(other))
-
-
-def to_fit(records: Iterable[Record]) -> list[Record]:
-    """The records that `fits` accepts, without those of earlier kernels of `band`, and of one protocol for
-    each kernel and direction.
-
-    Calls with a rest of the GPU after each are faster than calls without, so a fit to both would be of
-    neither. Most kernels have the protocol of most records. A kernel without enough records of it has that of
-    the other one, if it has enough of these. A call with many seeds is fitted on its lowest `MOST_SEEDS`
-    seeds.
-    """
-    timed = _timed(records)
-    usual = usual_protocol(timed)
-    counts = Counter((_pair(record), has_rests(record)) for record in timed)
-    other = {pair for pair, rests in counts if counts[pair, usual] < FEWEST <= counts[pair, not usual]}
-    fitting = [record for record in timed if has_rests(record) == (usual != (_pair(record) in other))]
-    seeds: dict[str, set[int]] = {}
-    for record in fitting:
-        seeds.setdefault(_but_seed(record.cell), set()).add(record.cell.seed)
-    taken = {call: set(sorted(known)[:MOST_SEEDS]) for call, known in seeds.items()}
-    return [record for record in fitting if record.cell.seed in taken[_but_seed(record.cell)]]
+    return FittedKernels(
+        devices[0],
+        names,
+        tuple(models),
+        calls.most_ranks,
+        rests=calls.rests,
+        other_protocol=tuple(sorted(calls.other_protocol)),
+    )
 
 
 def _but_seed(cell: Cell) -> str:
     """All of a cell but its seed, as a text that only equal ones have."""
     return cell.model_dump_json(exclude={"seed"})
-
-
-def _timed(records: Iterable[Record]) -> list[Record]:
-    return [record for record in records if fits(record) and not is_earlier(record)]
-
-
-def usual_protocol(records: Iterable[Record]) -> bool:
-    """True if most of the records that can be fitted are of calls with rests."""
-    counts = Counter(map(has_rests, _timed(records)))
-    return counts[True] > counts[False]
 
 
 def has_rests(record: Record) -> bool:
@@ -170,19 +235,24 @@ def _sample(record: Record, known: _Counted, ratio: int) -> Sample:
     cell = record.cell
     heads = (record.cell.num_q_heads, record.cell.num_kv_heads)
     assert record.samples is not None
-    slowest = sorted(max(ranks) for ranks in zip(*record.samples.time_ms, strict=True))
     way = way_of(cell.kernel, cell.direction, known.mask, cell.num_kv_heads)
     items = items_of(cell.kernel, cell.direction, way)
     covered = covers_all(cell.kernel, cell.direction, known.mask.traits)
     return Sample(
         tuple(amounts(known.statistics(shape), shape, items, *heads, covered=covered) for shape in SHAPES),
-        slowest[len(record.samples.time_ms[0]) // 2] / 1e3,
+        _median_ms(record.samples) / 1e3,
         _mask_group(cell),
         cell.seqlen,
         form_labels(known.mask.traits, ratio),
         way,
         ratio,
     )
+
+
+def _median_ms(samples: Samples) -> float:
+    """The median, the upper one of two, over calls of the slowest rank's time."""
+    slowest = sorted(max(ranks) for ranks in zip(*samples.time_ms, strict=True))
+    return slowest[len(slowest) // 2]
 
 
 class _Counted:
