@@ -109,7 +109,7 @@ class Project:
             )
         )
 
-    def run(self, *arguments: str, timeout_s: float = 300, **options: Any) -> str:
+    def run(self, *arguments: str, timeout_s: float = 900, **options: Any) -> str:
         """Snakemake to its end, which must be a good one: what it printed."""
         return self.start(*arguments, **options).finish(timeout_s)
 
@@ -161,7 +161,7 @@ class Run:
         os.kill(self._leaf(), signal.SIGKILL)
         self.process.wait(60)
 
-    def finish(self, timeout_s: float = 300, code: int = 0) -> str:
+    def finish(self, timeout_s: float = 900, code: int = 0) -> str:
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

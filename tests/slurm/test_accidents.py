@@ -11,7 +11,7 @@ from tests.slurm.outcome import NUM_CELLS, ended_well, slow_cells, states
 from tests.slurm.project import Project
 from tests.slurm.studies import ACCIDENTS, PLUGINS
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 
 def running(cluster: Cluster) -> Job:

@@ -9,7 +9,7 @@ from tests.slurm.outcome import differences
 from tests.slurm.project import SITE, Project
 from tests.slurm.studies import WHOLE
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 NO_ACCOUNT = SITE.replace("account: bench\n", "")
 
 
@@ -22,7 +22,7 @@ def stages(jobs) -> dict[str, int]:
     return counts
 
 
-def check_both_ways(cluster, scenario, name: str, study: str, timeout_s: float) -> None:
+def check_both_ways(cluster, scenario, name: str, study: str, timeout_s: float = 900) -> None:
     by_slurm = Project.new(cluster, f"{name}-slurm", study)
     with scenario(cluster) as jobs:
         by_slurm.run(timeout_s=timeout_s)
@@ -51,7 +51,7 @@ def figures(project: Project) -> set[str]:
 
 def test_every_stage(cluster, scenario):
     """A study with every stage, end to end"""
-    check_both_ways(cluster, scenario, "whole", WHOLE, 300)
+    check_both_ways(cluster, scenario, "whole", WHOLE)
 
 
 @pytest.mark.slow

@@ -164,6 +164,19 @@ def test_interruptions_of_a_few_calls_are_no_differences(
     assert measure_kernel(small_cell("busy", "causal", direction), MEASURE, CPU).outcome.status == "ok"
 
 
+def test_a_machine_that_waits_longer_than_it_works_gets_its_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of seconds is one of work."""
+    monkeypatch.setattr("longca.lab.bench.measure.timing.whole_changes.MOST_SECONDS", 0.3)
+    interrupted = DIFFERENCES["fwd"].replace(
+        "time.sleep(0.02)",
+        "self.slow = getattr(self, 'slow', 0) + 1\n        time.sleep(0.1 if self.slow < 14 else 0)",
+    )
+    write_kernel("busy", interrupted, tmp_path, monkeypatch)
+    assert measure_kernel(small_cell("busy", "causal", "fwd"), MEASURE, CPU).outcome.status == "ok"
+
+
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_a_wrong_result_of_scaled_inputs_is_found(
     direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
