@@ -15,6 +15,7 @@ does not import torch.
 
 from __future__ import annotations
 
+import math
 from heapq import heapify, heapreplace
 
 import numpy as np
@@ -46,24 +47,30 @@ ROWS = 1e5
 # masks, 5 from 12K to 24K under 17; 64:8, 32:8, 16:2 and 64:64 heads, H200s) by `python -m
 # benchmarks.band.way_costs`, which tells how well.
 ONE_PASS = ("call", "blocks", "q rows", "kv rows", "zeros", "partial blocks", "uncached blocks")
+BLOCKS = ONE_PASS.index("blocks")
 ONE_PASS_US = (11.84, 1.919, 24.18, 32.63, 11.69, 0.5121, 0.02251)
 TWO_KERNELS = ("call", "dkdv blocks", "dq blocks", "partial dkdv blocks", "partial dq blocks", "q rows")
 TWO_KERNELS_US = (57.98, 1.229, 1.197, 0.1226, 0.4894, 5.444)
 
 
 def one_pass_us(
-    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
-) -> float:
-    """Predicted microseconds of one pass from the first row; arguments as of `one_pass_amounts`."""
-    amounts = one_pass_amounts(tiles, num_q_heads, num_kv_heads, heads_per_item, at_once)
-    return float(amounts @ ONE_PASS_US)
+    tiles: TileRows,
+    num_q_heads: int,
+    num_kv_heads: int,
+    heads_per_item: int,
+    at_once: tuple[int, int],
+    below: float = math.inf,
+) -> float | None:
+    """Predicted microseconds of one pass from the first row; arguments as of `one_pass_amounts`.
 
-
-def least_one_pass_us(
-    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
-) -> float:
-    """Its microseconds if no item waited: never more than `one_pass_us`, and known without a simulation."""
-    amounts = one_pass_amounts(tiles, num_q_heads, num_kv_heads, heads_per_item, at_once, waits=False)
+    Args:
+        below: None is returned, without a simulation, where it would take as long even if no item waited.
+    """
+    call = tiles, num_q_heads, num_kv_heads, heads_per_item, at_once
+    amounts = _amounts_without_waits(*call)
+    if amounts @ ONE_PASS_US >= below:
+        return None
+    amounts[BLOCKS] = _waited_blocks(*call)
     return float(amounts @ ONE_PASS_US)
 
 
@@ -73,31 +80,40 @@ def two_kernels_us(bands: np.ndarray, tiles: TileRows, num_q_heads: int, num_kv_
 
 
 def one_pass_amounts(
-    tiles: TileRows,
-    num_q_heads: int,
-    num_kv_heads: int,
-    heads_per_item: int,
-    at_once: tuple[int, int],
-    waits: bool = True,
+    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
 ) -> np.ndarray:
     """The amounts of ONE_PASS, (7,): blocks are those of one multiprocessor, waits included; 10⁵ rows.
 
     Args:
         tiles: work tiles of TILE keys.
         at_once: (KV heads, items of each work tile and KV head) that start together.
-        waits: False for blocks as if no item waited, for another one or at the end.
     """
+    call = tiles, num_q_heads, num_kv_heads, heads_per_item, at_once
+    amounts = _amounts_without_waits(*call)
+    amounts[BLOCKS] = _waited_blocks(*call)
+    return amounts
+
+
+def _waited_blocks(
+    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
+) -> float:
     head_rounds = num_q_heads // num_kv_heads // heads_per_item
+    return one_pass_blocks(tiles, num_kv_heads, head_rounds, heads_per_item, at_once)
+
+
+def _amounts_without_waits(
+    tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
+) -> np.ndarray:
+    """The amounts of ONE_PASS if no item waited, for another one or for the last one: no more of any."""
     q_rows = num_q_heads * tiles.num_rows / ROWS
     kv_rows = num_kv_heads * tiles.num_tiles * TILE / ROWS
     blocks = float(tiles.blocks.sum()) * num_q_heads / PROGRAMS
+    num_items = num_q_heads // heads_per_item * tiles.num_tiles
     rows_of_heads = at_once[0] * at_once[1] * heads_per_item * tiles.num_rows
     return np.array(
         [
             1.0,
-            one_pass_blocks(tiles, num_kv_heads, head_rounds, heads_per_item, at_once)
-            if waits
-            else blocks + num_kv_heads * head_rounds * tiles.num_tiles * (START + FINISH) / PROGRAMS,
+            blocks + num_items * (START + FINISH) / PROGRAMS,
             q_rows,
             kv_rows,
             0.0 if tiles.stores_first else q_rows + 2 * kv_rows,

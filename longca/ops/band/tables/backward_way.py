@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
-from longca.ops.band.tables.backward_time import HEAD_DIM, least_one_pass_us, one_pass_us, two_kernels_us
+from longca.ops.band.tables.backward_time import HEAD_DIM, one_pass_us, two_kernels_us
 from longca.ops.band.tables.heads import HEADS_AT_ONCE, heads_per_item_of
 from longca.ops.band.tables.tile_rows import TILE, TileRows
 
@@ -81,9 +81,10 @@ def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[Backwa
     heads_per_item = math.gcd(heads_per_item_of(mask, AddOrder.FROM_FIRST, num_q_heads, TILE), ratio)
     times = {BackwardWay(None): two_kernels_us(bands, tiles, num_q_heads, num_kv_heads)}
     for at_once in ways_of_one_pass(num_kv_heads, ratio // heads_per_item):
-        call = tiles, num_q_heads, num_kv_heads, heads_per_item, at_once
-        if least_one_pass_us(*call) < min(times.values()):
-            times[BackwardWay(AddOrder.FROM_FIRST, *at_once)] = one_pass_us(*call)
+        least = min(times.values())
+        time = one_pass_us(tiles, num_q_heads, num_kv_heads, heads_per_item, at_once, below=least)
+        if time is not None:
+            times[BackwardWay(AddOrder.FROM_FIRST, *at_once)] = time
     return times
 
 
