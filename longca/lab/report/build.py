@@ -62,6 +62,7 @@ SECTIONS = {
     "accuracy": "Accuracy",
     "noise": "Noise and ceilings",
 }
+DETAILS = ("memory", "accuracy", "noise")  # sections that open on a click
 # levels of detail of the page's records, with a note on the rest; the first one below the size limit is used
 LEVELS = (
     ({"samples": True, "details": True}, ""),
@@ -221,6 +222,7 @@ def build_page(
                 for section, title in SECTIONS.items()
                 if section in figures or own_tables.get(section)
             },
+            details=DETAILS,
             figures=figures,
             worst_errors=worst_errors,
             steadiness=steady,

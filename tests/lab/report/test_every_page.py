@@ -154,6 +154,22 @@ def keyboard_complaints(tab: Browser, page: Path, width: int) -> list[str]:
     return complaints + [f"{name} is not reached by Tab" for name in tab.run("stops.missed()")]
 
 
+def test_an_address_opens_its_chapter(tab: Browser, few_page: Path) -> None:
+    """What is folded at first, from the navigation and from links within it."""
+    assert tab.open(few_page.as_uri(), 1400) == []
+    folded = tab.run("[...document.querySelectorAll('.chapter')].map((part) => part.parentElement.id)")
+    assert {"accuracy", "noise", "methods", "provenance", "dictionary"} <= set(folded)
+    assert tab.run("document.querySelectorAll('.chapter[open]').length") == 0
+    for place, chapter in [*((id, id) for id in folded), ("timer", "noise"), ("environments", "provenance")]:
+        tab.open(f"{few_page.as_uri()}#{place}", 1400)
+        opened = tab.run(
+            "[...document.querySelectorAll('.chapter[open]')].map((part) => part.parentElement.id)"
+        )
+        assert chapter in opened
+        top = tab.run(f"document.getElementById('{place}').getBoundingClientRect().top")
+        assert 0 <= top < 900, place
+
+
 @pytest.mark.parametrize("page", pages())
 @pytest.mark.parametrize("width", [390, 1280])
 def test_all_controls_are_reached_and_pressed_by_keys(tab: Browser, page: Path, width: int) -> None:

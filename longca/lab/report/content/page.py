@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -110,6 +110,8 @@ class PageData:
     most_links: int
 
     sections: Mapping[str, str]
+    details: Collection[str]
+    """sections that open on a click"""
     figures: Mapping[str, Sequence[Drawn]]
     worst_errors: Sequence[WorstError]
     steadiness: SampleFacts
