@@ -35,8 +35,9 @@ report: setup
 paper: setup
 	@longca paper $(RUNS)
 
+# on up to four cores, file by file; in one process, where a debugger can stop it: ARGS="-n 0"
 test: setup
-	@python -m pytest $(ARGS)
+	@python -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-long: setup
 	@python -m pytest -m 'long and not slow' $(ARGS)

@@ -103,8 +103,9 @@ def test_a_checkout_of_somebody_else_is_told_in_one_line(tmp_path):
     for name in ("requirements.lock", "pyproject.toml", "tools/setup.py"):
         shutil.copy(ROOT / name, tmp_path / "longca" / name)
     (tmp_path / "longca").chmod(0o555)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(0o755)
     other = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     paths = (
         f"/usr/bin/python3.{minor}" for minor in range(11, 20)

@@ -9,6 +9,7 @@ import pytest
 from longca.core.children import trial
 from longca.core.plugin import BrokenPlugin, Registry
 
+QUIET_CRASH = "import ctypes, faulthandler; faulthandler.disable(); ctypes.string_at(0)"
 ODD = "class Odd(BaseException): pass\n        raise Odd"
 KERNEL = """
 from longca.kernels.contract import Kernel
@@ -35,7 +36,7 @@ def _with_trials(monkeypatch: pytest.MonkeyPatch):
     ("name", "what", "why"),
     [
         ("exits", "import os; os._exit(0)", "ends the process with exit code 0"),
-        ("crashes", "import ctypes; ctypes.string_at(0)", "has the process killed by signal 11"),
+        ("crashes", QUIET_CRASH, "has the process killed by signal 11"),
         ("odd", ODD, "raises what is no Exception"),
         ("floods", "import os; [os.write(1, bytes(1 << 20)) for _ in range(11)]", "prints more than 10 MiB"),
         ("endless", "import os\n        while os.write(1, b'y' * 1000): pass", "prints more than 10 MiB"),

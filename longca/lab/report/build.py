@@ -62,7 +62,7 @@ SECTIONS = {
     "accuracy": "Accuracy",
     "noise": "Noise and ceilings",
 }
-DETAILS = ("memory", "accuracy", "noise")  # sections that open on a click
+DETAILS = ("predicted", "memory", "accuracy", "noise")  # sections that open on a click
 # levels of detail of the page's records, with a note on the rest; the first one below the size limit is used
 LEVELS = (
     ({"samples": True, "details": True}, ""),
