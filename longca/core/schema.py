@@ -7,8 +7,6 @@ studies.
 
 import re
 import reprlib
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from longca.core.errors import MOST_PROBLEMS, UserError, nearest, shortened
 from longca.core.reading import YAML, YAML_VALUES, read_file
+from longca.core.truths import model_in, truths
 
 MOST_TEXT = 100_000  # default limit of characters of a text
 MOST_NAMES = 1_000  # entries of a mapping by name
@@ -191,7 +190,7 @@ class _Loader(yaml.SafeLoader):
 def parse(
     model: type[Model], data: Any, where: str, further: Callable[[Any], Sequence[str]] = lambda data: ()
 ) -> Model:
-    """`data` as a `model`.
+    """`data` as a `model`. True and false are no numbers here, which pydantic takes for 1 and 0.
 
     Args:
         where: the source of the data, for the beginning of the error ("config/studies/quick.yaml").
@@ -201,14 +200,23 @@ def parse(
     Raises:
         UserError: all problems, one line for each.
     """
+    parsed, problems, num_more = None, list(truths(model, data)), 0
     try:
-        return model.model_validate(data)
+        parsed = model.model_validate(data)
     except ValidationError as error:
-        problems, num_more = problems_of(model, error)
-        problems += further(data)
-        if len(problems) == 1:
-            raise UserError(f"{where}: {problems[0]}") from None
-        raise UserError(where, problems=problems, num_more=num_more) from None
+        told, num_more = problems_of(model, error)
+        places = [problem.split("'")[1] for problem in told if "'" in problem]
+        problems = [
+            problem
+            for problem in problems
+            if not any(place.startswith(problem.split("'")[1]) for place in places)
+        ]
+        problems += [*told, *further(data)]
+    if parsed is not None and not problems:
+        return parsed
+    if len(problems) == 1:
+        raise UserError(f"{where}: {problems[0]}")
+    raise UserError(where, problems=problems, num_more=num_more)
 
 
 def problems_of(
@@ -316,19 +324,8 @@ def _fields_at(model: type[BaseModel], path: list[int | str]) -> list[str]:
     current: Any = model
     for part in path:
         if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
-            current = _model_in(current.model_fields[part].annotation)
+            current = model_in(current.model_fields[part].annotation)
     return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
-
-
-def _model_in(annotation: Any) -> Any:
-    """The first model type inside an annotation such as `tuple[Grid, ...]` or `Measure | None`."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        return annotation if issubclass(annotation, BaseModel) else None
-    for inner in typing.get_args(annotation):
-        model = _model_in(inner)
-        if model is not None:
-            return model
-    return None
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
