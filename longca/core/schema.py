@@ -200,7 +200,8 @@ def parse(
     Raises:
         UserError: all problems, one line for each.
     """
-    parsed, problems, num_more = None, list(truths(model, data)), 0
+    problems = list(truths(model, data))
+    num_more = 0
     try:
         parsed = model.model_validate(data)
     except ValidationError as error:
@@ -212,8 +213,9 @@ def parse(
             if not any(place.startswith(problem.split("'")[1]) for place in places)
         ]
         problems += [*told, *further(data)]
-    if parsed is not None and not problems:
-        return parsed
+    else:
+        if not problems:
+            return parsed
     if len(problems) == 1:
         raise UserError(f"{where}: {problems[0]}")
     raise UserError(where, problems=problems, num_more=num_more)

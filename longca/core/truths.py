@@ -3,7 +3,7 @@
 import functools
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,39 +13,44 @@ def truths(model: type[BaseModel], data: Any, path: str = "") -> Iterator[str]:
     """The problem of each number that is written as true or false, in data for a model."""
     if not isinstance(data, Mapping):
         return
-    numbers, models = _numbers_and_models(model)
-    for name in numbers:
-        value = data.get(name)
-        if isinstance(value, bool):
-            yield f"'{path}{name}' = {value}: a number is wanted, not true or false"
-        elif isinstance(value, (list, tuple)):
-            yield from (
-                f"'{path}{name}.{index}' = {each}: a number is wanted, not true or false"
-                for index, each in enumerate(value)
-                if isinstance(each, bool)
-            )
-    for name, inner in models:
-        value = data.get(name)
-        if isinstance(value, (list, tuple)):
-            for index, each in enumerate(value):
-                yield from truths(inner, each, f"{path}{name}.{index}.")
+    for name, inner, is_named in _numbers_and_models(model):
+        if name not in data:
+            continue
+        value, place = data[name], f"{path}{name}"
+        if inner is None:
+            yield from _truths_of_numbers(value, place)
+        elif isinstance(value, Mapping) and not is_named:
+            yield from truths(inner, value, f"{place}.")
         else:
-            yield from truths(inner, value, f"{path}{name}.")
+            for key, each in _entries(value):
+                yield from truths(inner, each, f"{place}.{key}.")
+
+
+def _truths_of_numbers(value: Any, place: str) -> Iterator[str]:
+    if isinstance(value, bool):
+        yield f"'{place}' = {value}: a number is wanted, not true or false"
+    for key, each in _entries(value):
+        yield from _truths_of_numbers(each, f"{place}.{key}")
+
+
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """(key or index, value) of a mapping or a list; nothing of another value."""
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value) if isinstance(value, (list, tuple)) else ()
 
 
 @functools.cache
-def _numbers_and_models(model: type[BaseModel]) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
-    """The fields of a model that hold numbers and never true or false, and those that hold another model,
-    with it."""
-    numbers, models = [], []
+def _numbers_and_models(model: type[BaseModel]) -> tuple[tuple[str, Any, bool], ...]:
+    """(name, other model or None, whether there are several by name) of each field that holds another model,
+    or numbers and never true or false."""
+    fields = []
     for name, field in model.model_fields.items():
         kinds = set(_types_in(field.annotation))
         inner = model_in(field.annotation)
-        if inner is not None:
-            models.append((name, inner))
-        elif kinds & {int, float} and bool not in kinds:
-            numbers.append(name)
-    return tuple(numbers), tuple(models)
+        if inner is not None or (kinds & {int, float} and bool not in kinds):
+            fields.append((name, inner, typing.get_origin(field.annotation) is dict))
+    return tuple(fields)
 
 
 def _types_in(annotation: Any) -> Iterator[Any]:

@@ -22,6 +22,9 @@ class Outer(Frozen):
     inner: Inner = Inner()
     several: tuple[Inner, ...] = ()
     names: dict[str, bool | int] = {}
+    rates: dict[str, float] = {}
+    models: dict[str, Inner] = {}
+    rows: tuple[tuple[int, int], ...] = ()
 
 
 WRONG = "a number is wanted, not true or false"
@@ -33,6 +36,9 @@ WRONG = "a number is wanted, not true or false"
         ({"inner": {"size": True}}, ["'inner.size' = True: "]),
         ({"numbers": [1, False]}, ["'numbers.1' = False: "]),
         ({"several": [{}, {"size": False}]}, ["'several.1.size' = False: "]),
+        ({"rates": {"bf16": True}}, ["'rates.bf16' = True: "]),
+        ({"models": {"a": {"size": True}}}, ["'models.a.size' = True: "]),
+        ({"rows": [[1, 2], [True, 3]]}, ["'rows.1.0' = True: "]),
         ({"inner": {"size": True}, "numbers": [True]}, ["'numbers.0' = True: ", "'inner.size' = True: "]),
     ],
 )
