@@ -189,7 +189,7 @@ def test_a_figure_can_be_saved(tmp_path):
     """A figure is saved where no files lie beside the page."""
     page = build(few(), [], tmp_path / "alone.html", study_title="x")
     with browser(tmp_path / "profile") as tab:
-        tab.open(page.as_uri(), 1400)
+        tab.open(page.as_uri() + "#memory", 1400)
         saved = tab.run("""(async () => {
 const saved = {};
 HTMLAnchorElement.prototype.click = function () { saved[this.download] = this.href; };
