@@ -33,6 +33,7 @@ from benchmarks.predict.links import fitted_of
 from longca.core import format_length
 from longca.lab.advice.recorded import OWN, PAPER, measured_cells
 from longca.lab.store.load import load
+from longca.lab.studies.fitting import CallsToFit
 from longca.predict import Interval
 from tools.pages import write_blocks
 from tools.table import Table, add_options
@@ -274,8 +275,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     records = load(*options.records).records
     cells = measured_cells(records)
-    residuals = by_mask(cells, records)
-    own = [cell for cell in of_usual_protocol(cells, records) if cell.work is not None][::2]
+    calls = CallsToFit(records)
+    residuals = by_mask(cells, calls)
+    own = [cell for cell in of_usual_protocol(cells, calls) if cell.work is not None][::2]
     groups = by_group(
         own,
         {

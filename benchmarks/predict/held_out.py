@@ -19,7 +19,6 @@ from longca.cp.forecast import PASS_EFFICIENCY, links_of
 from longca.cp.schedule import LinkSpeeds
 from longca.cp.schedule.timeline import estimated_s
 from longca.lab.advice.recorded import OWN, MeasuredCell
-from longca.lab.studies import Record
 from longca.lab.studies.fitting import CallsToFit, has_rests, samples
 from longca.predict.fit import FEWEST, Sample, fit_forms
 from longca.predict.fitted import FittedKernels
@@ -43,20 +42,19 @@ class Residual:
         return self.cell.seconds / self.predicted_s - 1
 
 
-def of_usual_protocol(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[MeasuredCell]:
-    """The cells of the protocol by which kernels are fitted to these records."""
-    rests = CallsToFit(records).rests
+def of_usual_protocol(cells: Sequence[MeasuredCell], calls: CallsToFit) -> list[MeasuredCell]:
+    """The cells of the protocol by which most kernels are fitted to these calls."""
+    rests = calls.rests
     return [cell for cell in cells if has_rests(cell.record) == rests]
 
 
-def by_mask(cells: Sequence[MeasuredCell], records: Iterable[Record]) -> list[Residual]:
-    """The cells of the protocol of most records, each predicted by kernels that were fitted without its
-    mask."""
-    records = list(records)
-    cells = of_usual_protocol(cells, records)
+def by_mask(cells: Sequence[MeasuredCell], calls: CallsToFit) -> list[Residual]:
+    """The cells of the protocol of most calls, each predicted by kernels that were fitted to these calls
+    without its mask."""
+    cells = of_usual_protocol(cells, calls)
     kernels = {cell.record.cell.kernel for cell in cells}
     device = fitted_of(cells).device
-    singles = [record for record in CallsToFit(records).records() if record.cell.kernel in kernels]
+    singles = [record for record in calls.records() if record.cell.kernel in kernels]
     groups: dict[tuple[str, str], list[Sample]] = {}
     for record, sample in zip(singles, samples(singles), strict=True):
         groups.setdefault((record.cell.kernel, record.cell.direction), []).append(sample)

@@ -200,22 +200,27 @@ def parse(
     Raises:
         UserError: all problems, one line for each.
     """
-    problems = list(truths(model, data))
-    num_more = 0
+    written = [
+        {"type": "truth", "loc": place, "input": value, "msg": "a number is wanted, not true or false"}
+        for place, value in truths(model, data)
+    ]
     try:
         parsed = model.model_validate(data)
     except ValidationError as error:
-        told, num_more = problems_of(model, error)
-        places = [problem.split("'")[1] for problem in told if "'" in problem]
-        problems = [
+        refused = _apart(error)
+        places = [_place(problem) for problem in refused]
+        # what pydantic refuses at or within a place is not told twice
+        written = [
             problem
-            for problem in problems
-            if not any(place.startswith(problem.split("'")[1]) for place in places)
+            for problem in written
+            if not any(place[: len(problem["loc"])] == problem["loc"] for place in places)
         ]
-        problems += [*told, *further(data)]
+        problems, num_more = _told(model, [*written, *refused], MOST_PROBLEMS)
+        problems += further(data)
     else:
-        if not problems:
+        if not written:
             return parsed
+        problems, num_more = _told(model, written, MOST_PROBLEMS)
     if len(problems) == 1:
         raise UserError(f"{where}: {problems[0]}")
     raise UserError(where, problems=problems, num_more=num_more)
@@ -225,7 +230,10 @@ def problems_of(
     model: type[BaseModel], error: ValidationError, most: int = MOST_PROBLEMS
 ) -> tuple[list[str], int]:
     """Texts of the first problems of an invalid value, and the number of others."""
-    problems = _apart(error)
+    return _told(model, _apart(error), most)
+
+
+def _told(model: type[BaseModel], problems: Sequence[Any], most: int) -> tuple[list[str], int]:
     return [_described(model, problem) for problem in problems[:most]], max(0, len(problems) - most)
 
 

@@ -8,29 +8,34 @@ from typing import Any
 
 from pydantic import BaseModel
 
+Place = tuple[Any, ...]
+"""the keys and indices that lead to a value"""
+PLAIN = (int, float, str, type(None))  # types of values that hold no truth, and of most
 
-def truths(model: type[BaseModel], data: Any, path: str = "") -> Iterator[str]:
-    """The problem of each number that is written as true or false, in data for a model."""
+
+def truths(model: type[BaseModel], data: Any, place: Place = ()) -> Iterator[tuple[Place, bool]]:
+    """Each true and false that stands for a number in data for a model, with its place."""
     if not isinstance(data, Mapping):
         return
     for name, inner, is_named in _numbers_and_models(model):
-        if name not in data:
+        value = data.get(name)
+        if type(value) in PLAIN:
             continue
-        value, place = data[name], f"{path}{name}"
+        here = (*place, name)
         if inner is None:
-            yield from _truths_of_numbers(value, place)
+            yield from _truths_of_numbers(value, here)
         elif isinstance(value, Mapping) and not is_named:
-            yield from truths(inner, value, f"{place}.")
+            yield from truths(inner, value, here)
         else:
             for key, each in _entries(value):
-                yield from truths(inner, each, f"{place}.{key}.")
+                yield from truths(inner, each, (*here, key))
 
 
-def _truths_of_numbers(value: Any, place: str) -> Iterator[str]:
+def _truths_of_numbers(value: Any, place: Place) -> Iterator[tuple[Place, bool]]:
     if isinstance(value, bool):
-        yield f"'{place}' = {value}: a number is wanted, not true or false"
+        yield place, value
     for key, each in _entries(value):
-        yield from _truths_of_numbers(each, f"{place}.{key}")
+        yield from _truths_of_numbers(each, (*place, key))
 
 
 def _entries(value: Any) -> Iterable[tuple[Any, Any]]:

@@ -60,6 +60,22 @@ def test_other_problems_are_told_as_well_and_each_mistake_once():
     assert str(raised.value).count("seqlen") == 1
 
 
+def test_a_problem_of_a_neighbour_hides_none():
+    class Neighbours(Frozen):
+        size: int = 1
+        size_k: Annotated[int, Field(ge=0)] = 1
+
+    with pytest.raises(UserError) as raised:
+        parse(Neighbours, {"size": True, "size_k": -1}, "here")
+    assert f"'size' = True: {WRONG}" in str(raised.value) and "'size_k' = -1" in str(raised.value)
+
+
+def test_of_many_the_first_are_told():
+    with pytest.raises(UserError, match=r"has 1,000 problems:(.|\n)*and \d+ more") as raised:
+        parse(Outer, {"numbers": [True] * 1000}, "here")
+    assert len(str(raised.value)) < 5000
+
+
 def test_true_stays_where_it_may_be():
     data = {"inner": {"is_on": False, "any_value": True}, "names": {"a": True, "b": 1}}
     parsed = parse(Outer, data, "here")

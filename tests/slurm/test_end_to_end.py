@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.support import ROOT
 from tests.slurm.outcome import differences
-from tests.slurm.project import SITE, Project
+from tests.slurm.project import LONGEST_RUN_S, SITE, Project
 from tests.slurm.studies import WHOLE
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
@@ -22,7 +22,7 @@ def stages(jobs) -> dict[str, int]:
     return counts
 
 
-def check_both_ways(cluster, scenario, name: str, study: str, timeout_s: float = 900) -> None:
+def check_both_ways(cluster, scenario, name: str, study: str, timeout_s: float = LONGEST_RUN_S) -> None:
     by_slurm = Project.new(cluster, f"{name}-slurm", study)
     with scenario(cluster) as jobs:
         by_slurm.run(timeout_s=timeout_s)

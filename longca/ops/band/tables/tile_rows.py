@@ -153,15 +153,15 @@ class TileRows:
         segments begin, next after the second one."""
         begins, counts = np.unique(self.first, return_counts=True)
         rows = begins[counts > 1]
-        found = [np.empty((3, 0), np.int64)]
+        passes = [np.empty((3, 0), np.int64)]
         for here in _parts(len(rows), len(self.tile)):
             row = rows[here, None]
             number, covering = ((self.first <= row) & (row < self.end)).nonzero()
             row = row[number, 0]
             next_of_row = (number[1:] == number[:-1]) & (self.first[covering[1:]] < row[1:])
             next_of_row &= self.tile[covering[1:]] != self.tile[covering[:-1]]
-            found.append(np.stack([covering[1:], covering[:-1], row[1:]])[:, next_of_row])
-        mine, other, at = np.concatenate(found, 1)
+            passes.append(np.stack([covering[1:], covering[:-1], row[1:]])[:, next_of_row])
+        mine, other, at = np.concatenate(passes, 1)
         return mine, other, at
 
 
