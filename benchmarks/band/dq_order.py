@@ -5,6 +5,7 @@ costs.
     python -m benchmarks.band.dq_order --read reports/h200 [--write docs/results/h200/band.md]    reads the times of an earlier run
     python -m benchmarks.band.dq_order --heads 8:1,16:2,24:3                                      with the few heads of a chunk of Ulysses
     python -m benchmarks.band.dq_order --heads 16:2 --lengths 1K,1536,5K                          sequences of these lengths, shortest first
+    python -m benchmarks.band.dq_order --ranks 2x32K,4x32K                                        masks of ranks alone
 
 "Two kernels" are one for dK and dV and one for dQ. "One pass" makes all three and adds up dQ in a fixed order
 (a semaphore), from the last row or from the first. Masks are those of whole sequences and those of the steps
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.band.ways import backward, forward, inputs, split_variant
@@ -37,6 +39,7 @@ from longca.cp.schedule.planner import step_masks
 from longca.kernels import Problem
 from longca.lab.studies import cell_mask
 from longca.masks import Mask
+from longca.masks.band import shift
 from longca.ops.band import AddOrder
 from longca.ops.band.tables.backward_way import BackwardWay, chosen_way
 from tools.table import Table, add_options, read_records, write_records
@@ -84,17 +87,24 @@ class Case:
         return 10 * self.mask.area * self.num_q_heads // self.mask.num_groups * HEADS.head_dim
 
 
-def cases(heads: Sequence[tuple[int, int]] = (), lengths: Sequence[int] = ()) -> list[Case]:
+def cases(
+    heads: Sequence[tuple[int, int]] = (), lengths: Sequence[int] = (), ranks: Sequence[tuple[int, int]] = ()
+) -> list[Case]:
     """Returns each mask of the static patterns once, those of whole sequences first.
 
     Args:
         heads: (query heads, KV heads); with these only, and whole sequences of the given or the middle
             lengths.
         lengths: tokens of whole sequences, with which no masks of ranks are measured.
+        ranks: (ranks, tokens of each), with which no whole sequences are measured. Masks of heterogeneous
+            patterns come first, and a gather's rank has besides its steps the mask of all its keys at once.
     """
     by_key: dict[tuple[str, int], Case] = {}
     static = [name for name in Registry("mask").names() if Registry("mask").load(name).family != "dynamic"]
-    if heads or lengths:
+    if ranks:
+        static.sort(key=lambda name: Registry("mask").load(name).family == "regular")
+        chosen = itertools.chain(*(_of_ranks(name, [pair]) for pair in ranks for name in static))
+    elif heads or lengths:
         chosen = itertools.chain(
             *(
                 _whole(name, [length], pair)
@@ -105,7 +115,8 @@ def cases(heads: Sequence[tuple[int, int]] = (), lengths: Sequence[int] = ()) ->
         )
     else:
         chosen = itertools.chain(
-            *(_whole(name, LENGTHS, HEADS.heads) for name in static), *map(_of_ranks, static)
+            *(_whole(name, LENGTHS, HEADS.heads) for name in static),
+            *(_of_ranks(name, RANKS, at_once=False) for name in static),
         )
     for case in chosen:
         if case.mask.area >= LEAST * case.mask.seqlen_k and case.flops <= MOST_FLOPS:
@@ -122,10 +133,11 @@ def _whole(name: str, lengths: Sequence[int], heads: tuple[int, int]) -> Iterato
         )
 
 
-def _of_ranks(name: str) -> Iterator[Case]:
+def _of_ranks(name: str, ranks: Sequence[tuple[int, int]], *, at_once: bool = True) -> Iterator[Case]:
+    """The masks of the ranks' steps, and `at_once` that of all keys of a gather's rank."""
     kernel = Registry("kernel").load("band")
     num_q_heads, num_kv_heads = HEADS.heads
-    for world, tokens in RANKS:
+    for world, tokens in ranks:
         for strategy in STRATEGIES:
             mask = cell_mask(cell_of(name, "band", strategy, world, world * tokens, HEADS))
             plugin = Registry("strategy").load(strategy)
@@ -144,12 +156,23 @@ def _of_ranks(name: str) -> Iterator[Case]:
                 continue
             heads = [number // division.mesh.heads for number in HEADS.heads]
             for rank in range(division.plan.world):
-                for step, (_, _, mask) in step_masks(division.plan, rank, merging=True).items():
-                    yield Case(
-                        f"{world} × {format_length(tokens)}, {strategy}, rank {rank}, step {step}",
-                        mask,
-                        *heads,
-                    )
+                where = f"{world} × {format_length(tokens)}, {strategy}, rank {rank}"
+                steps = step_masks(division.plan, rank, merging=True)
+                for step, (_, _, mask) in steps.items():
+                    yield Case(f"{where}, step {step}", mask, *heads)
+                if at_once and strategy == "ring_allgather" and len(steps) > 1:
+                    yield Case(f"{where}, all keys", _at_once(steps, tokens), *heads)
+
+
+def _at_once(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Mask:
+    """The mask of a rank's queries with the keys of all its steps, one step's after another's."""
+    num_keys = 0
+    bands = []
+    for start, _, mask in steps.values():
+        bands += [shift(group, start, num_keys) for group in mask.groups]
+        num_keys += mask.seqlen_k
+    first = next(iter(steps.values()))[2]
+    return Mask(num_rows, num_keys, (np.concatenate(bands),), name=first.name)
 
 
 def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
@@ -292,6 +315,13 @@ def _variants(text: str) -> list[str]:
     return variants
 
 
+def _ranks(text: str) -> list[tuple[int, int]]:
+    return [
+        (int(world), parse_length(tokens))
+        for world, _, tokens in (part.partition("x") for part in text.split(","))
+    ]
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.band.dq_order", description=str(__doc__).partition("\n")[0]
@@ -326,6 +356,20 @@ def main(arguments: Sequence[str]) -> int:
         metavar="LENGTHS",
         help="of whole sequences, these alone: 1K,1536,5K",
     )
+    parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        default=(),
+        metavar="RANKSxTOKENS",
+        help="masks of so many ranks with so many tokens each, these alone: 2x32K,4x32K",
+    )
+    parser.add_argument(
+        "--only",
+        type=re.compile,
+        default=re.compile(""),
+        metavar="PATTERN",
+        help='of these masks and places, a regular expression: "document .*ring"',
+    )
     add_options(parser)
     options = parser.parse_args(arguments)
     if options.read is None and not torch.cuda.is_available():
@@ -333,7 +377,11 @@ def main(arguments: Sequence[str]) -> int:
     earlier = [] if options.read is None else read_records(options.read, TIMES)
     if options.read is not None and not earlier:
         parser.error(f"no {TIMES}.csv in {options.read}: this program makes it on a Hopper GPU")
-    known = cases(options.heads, options.lengths)
+    known = [
+        case
+        for case in cases(options.heads, options.lengths, options.ranks)
+        if options.only.search(f"{case.mask.name} {case.where}")
+    ]
     options.out.mkdir(parents=True, exist_ok=True)
     records = list(earlier)
     for record in () if earlier else measure(known, options.seconds, options.also):
