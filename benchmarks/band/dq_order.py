@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.band.ways import backward, forward, inputs, split_variant
@@ -35,11 +34,11 @@ from benchmarks.common.text import machine, percent
 from benchmarks.cp.compare import BASELINE, cell_of
 from longca.core import Registry, format_length, parse_heads, parse_length
 from longca.cp import HeadStrategy
+from longca.cp.schedule.keys_at_once import KeyRuns, has_runs
 from longca.cp.schedule.planner import step_masks
 from longca.kernels import Problem
 from longca.lab.studies import cell_mask
 from longca.masks import Mask
-from longca.masks.band import shift
 from longca.ops.band import AddOrder
 from longca.ops.band.tables.backward_way import BackwardWay, chosen_way
 from tools.table import Table, add_options, read_records, write_records
@@ -160,19 +159,9 @@ def _of_ranks(name: str, ranks: Sequence[tuple[int, int]], *, at_once: bool = Tr
                 steps = step_masks(division.plan, rank, merging=True)
                 for step, (_, _, mask) in steps.items():
                     yield Case(f"{where}, step {step}", mask, *heads)
-                if at_once and strategy == "ring_allgather" and len(steps) > 1:
-                    yield Case(f"{where}, all keys", _at_once(steps, tokens), *heads)
-
-
-def _at_once(steps: Mapping[int, tuple[int, int, Mask]], num_rows: int) -> Mask:
-    """The mask of a rank's queries with the keys of all its steps, one step's after another's."""
-    num_keys = 0
-    bands = []
-    for start, _, mask in steps.values():
-        bands += [shift(group, start, num_keys) for group in mask.groups]
-        num_keys += mask.seqlen_k
-    first = next(iter(steps.values()))[2]
-    return Mask(num_rows, num_keys, (np.concatenate(bands),), name=first.name)
+                if at_once and has_runs(division.plan) and len(steps) > 1:
+                    runs = KeyRuns.of(division.plan, rank)
+                    yield Case(f"{where}, all keys", runs.mask(division.plan, rank), *heads)
 
 
 def measure(known: Sequence[Case], seconds: float, others: Sequence[str] = ()) -> Iterator[dict[str, Any]]:

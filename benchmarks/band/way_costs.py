@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.band.dq_order import TIMES, Case, cases
+from benchmarks.band.dq_order import RANKS, TIMES, Case, cases
 from benchmarks.common.text import percent
 from longca.ops.band import AddOrder
 from longca.ops.band.tables.backward_rule import preferred_dq_order
@@ -35,12 +35,7 @@ from longca.ops.band.tables.backward_time import (
     one_pass_amounts,
     two_kernels_amounts,
 )
-from longca.ops.band.tables.backward_way import (
-    BackwardWay,
-    has_predicted_times,
-    keeps_last_row,
-    ways_of_one_pass,
-)
+from longca.ops.band.tables.backward_way import BackwardWay, chosen_way, has_predicted_times, ways_of_one_pass
 from longca.ops.band.tables.heads import heads_at_once, heads_per_item_of
 from longca.ops.band.tables.tile_rows import TILE, TileRows
 from longca.predict.fit import non_negative
@@ -55,6 +50,7 @@ FOLDERS = (
     ),
     "reports/h200/ways/64-8-long",
 )
+PARTS = "reports/h200/ways/parts"  # of `dq_order --ranks`, which no cost is fitted to
 TWO = BackwardWay(None)
 COLUMNS = ("choice", "masks", "slower than the best, mean", "most", "by more than 3 %")
 MUCH = 0.03
@@ -83,6 +79,8 @@ class Sample:
     heads: str
     by_rule: BackwardWay
     """of the rule by sizes"""
+    by_plan: BackwardWay
+    """which a plan takes"""
     measured_us: dict[BackwardWay, float]
     amounts: dict[BackwardWay, np.ndarray]
     """of those ways from which the plan chooses"""
@@ -94,8 +92,8 @@ class Sample:
 
     def predicted(self, costs: Costs) -> BackwardWay:
         """The way that a plan takes by these costs."""
-        if keeps_last_row(self.seqlen, self.by_rule):
-            return self.by_rule
+        if self.by_plan.order is AddOrder.FROM_LAST:  # which has no predicted time
+            return self.by_plan
         return min(self.amounts, key=lambda way: float(self.amounts[way] @ costs[way == TWO]))
 
 
@@ -113,6 +111,9 @@ def sample_of(case: Case, record: dict[str, str]) -> Sample | None:
     mean_us = {way: statistics.mean(times) for way, times in kept.items() if times}
     order = preferred_dq_order(case.mask, case.num_kv_heads)
     by_rule = TWO if order is None else _by_form(case, order)
+    chosen = chosen_way(case.mask, case.num_q_heads, case.num_kv_heads)
+    if chosen.order is not None and not chosen.kv_heads_at_once:
+        chosen = _by_form(case, chosen.order)
     if by_rule not in mean_us or TWO not in mean_us:
         return None
     return Sample(
@@ -120,6 +121,7 @@ def sample_of(case: Case, record: dict[str, str]) -> Sample | None:
         case.mask.seqlen_q,
         f"{case.num_q_heads}:{case.num_kv_heads}",
         by_rule,
+        chosen,
         mean_us,
         {way: amounts for way, amounts in _amounts(case).items() if way in mean_us},
         [max(times) / min(times) - 1 for times in kept.values() if len(times) > 1],
@@ -207,8 +209,12 @@ def held_out(samples: Sequence[Sample], group: Callable[[Sample], Hashable]) -> 
     return losses
 
 
-def losses_of(samples: Sequence[Sample]) -> dict[str, list[float]]:
-    """The losses of several choices, by their names; what all samples share is not held out."""
+def losses_of(samples: Sequence[Sample], parts: Sequence[Sample] = ()) -> dict[str, list[float]]:
+    """The losses of several choices, by their names; what all samples share is not held out.
+
+    Args:
+        parts: samples of ranks' parts of masks, to which no cost is fitted.
+    """
     groups: dict[str, Callable[[Sample], Hashable]] = {
         "held out: its length": lambda sample: sample.seqlen,
         "held out: its mask": lambda sample: sample.mask,
@@ -223,10 +229,18 @@ def losses_of(samples: Sequence[Sample]) -> dict[str, list[float]]:
             if len(set(map(group, samples))) > 1
         },
         "the best of those predicted": [min(map(sample.loss, sample.amounts)) for sample in samples],
+        **(
+            {
+                "ranks' parts, held out: by sizes": [part.loss(part.by_rule) for part in parts],
+                "ranks' parts, held out: as chosen": [part.loss(part.by_plan) for part in parts],
+            }
+            if parts
+            else {}
+        ),
     }
 
 
-def table(samples: Sequence[Sample]) -> Table:
+def table(samples: Sequence[Sample], parts: Sequence[Sample] = ()) -> Table:
     repeated = [distance for sample in samples for distance in sample.repeated]
     middle, most = np.quantile(repeated, [0.5, 0.95]) if repeated else (math.nan, math.nan)
     records = [
@@ -237,7 +251,7 @@ def table(samples: Sequence[Sample]) -> Table:
             "lost_most": max(losses),
             "much": sum(loss > MUCH for loss in losses),
         }
-        for name, losses in losses_of(samples).items()
+        for name, losses in losses_of(samples, parts).items()
     ]
     rows = [
         (
@@ -260,7 +274,7 @@ def table(samples: Sequence[Sample]) -> Table:
 
 
 def read(folders: Sequence[Path]) -> list[Sample]:
-    """The samples of these folders' CSVs, of masks with predicted times.
+    """The samples of these folders' CSVs, of whole masks with predicted times.
 
     Raises:
         ValueError: there are none.
@@ -272,18 +286,30 @@ def read(folders: Sequence[Path]) -> list[Sample]:
             (int(record["heads"]), int(record["kv_heads"])) for record in records if "kv_heads" in record
         }
         lengths = sorted({int(record["seqlen_q"]) for record in records})
-        known = {case.key: case for case in cases(sorted(heads), lengths)} if heads else {}
-        for record in records:
-            case = known.get((record["digest"], int(record["heads"])))
-            if case is not None and has_predicted_times(case.mask, case.num_kv_heads):
-                sample = sample_of(case, record)
-                samples += [] if sample is None else [sample]
+        samples += _samples(records, cases(sorted(heads), lengths) if heads else ())
     if not samples:
         raise ValueError(
             f"no {TIMES}.csv with ways and KV heads in {', '.join(map(str, folders))}: `python -m "
             "benchmarks.renew ways-64-8` makes one on a Hopper GPU"
         )
     return samples
+
+
+def read_parts(folder: Path) -> list[Sample]:
+    """The samples of ranks' parts of masks, of those with predicted times. The other ones go by sizes."""
+    samples = _samples(read_records(folder, TIMES), cases(ranks=RANKS))
+    return [sample for sample in samples if sample.by_plan in sample.measured_us]
+
+
+def _samples(records: Sequence[dict[str, str]], measured: Sequence[Case]) -> list[Sample]:
+    known = {case.key: case for case in measured}
+    samples = (
+        sample_of(case, record)
+        for record in records
+        if (case := known.get((record["digest"], int(record["heads"])))) is not None
+        and has_predicted_times(case.mask, case.num_kv_heads)
+    )
+    return [sample for sample in samples if sample is not None]
 
 
 def _text(way: BackwardWay) -> str:
@@ -311,7 +337,7 @@ def main(arguments: Sequence[str]) -> int:
     for sample in worst:
         way = sample.predicted(COMMITTED)
         print(f"{sample.mask} {sample.seqlen} {sample.heads}: {percent(sample.loss(way))} by {_text(way)}")
-    table(samples).publish(options)
+    table(samples, () if options.folders else read_parts(ROOT / PARTS)).publish(options)
     return 0
 
 

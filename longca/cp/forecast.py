@@ -290,7 +290,7 @@ class WorkForecast:
                     continue
                 groups = work.mask_groups(chunk, head_rank)
                 if groups not in plans:
-                    plans[groups] = work.plan_of(groups)
+                    plans[groups] = work.plan_of(groups, backward=self._call.direction == "bwd")
                 key = groups, len(share.q), len(share.kv), len(share.local_kv)
                 if key not in known:
                     known[key] = self._share_times(plans[groups], chunk, head_rank)
@@ -301,6 +301,9 @@ class WorkForecast:
         share = chunk.heads.ranks[head_rank]
         kernels, throttle = kernels_s(plan, len(share.q), len(share.local_kv), self._call, self._device)
         times = kernels + _passes_s(plan, share.q, share.kv, self._call, self._device, packs=self._packs)
+        if self._work.backward_at_once and self._call.direction == "bwd":  # k, v, dk and dv are sorted
+            row_bytes = len(share.kv) * self._call.head_dim * self._call.elem_bytes
+            times += plan.step_keys * 4 * 2 * row_bytes / self._device.memory_bytes_per_s
         if self._work.mesh.heads > 1:
             times[:, 0] += _packing_s(self._work, chunk, head_rank, self._call, self._device)
         return _ShareTimes(times, throttle, (plan.step_areas > 0).sum(axis=1))
@@ -326,14 +329,11 @@ def _passes_s(
     if packs and not plan.forwards_kv and plan.world > 1:
         elements += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
-        for number, home in enumerate(
-            PlanTraffic.of(plan).dkv[1:], 1
-        ):  # gradients received after a step are added after the next one
+        # added to own gradients, or, where keys may have several parts, to sums that are made of these
+        per_part = 3 * elem if plan.world == 2 else elem + 2 * SUM_BYTES + 2 * (elem + SUM_BYTES)
+        for number, home in enumerate(PlanTraffic.of(plan).dkv[1:], 1):  # added after the next step
             arrived = np.bincount(home.receiver, home.tokens, plan.world)
-            elements[:, min(number + 1, plan.num_steps - 1)] += (
-                arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
-            )
-        elements[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
+            elements[:, min(number + 1, plan.num_steps - 1)] += arrived * 2 * len(kv) * row * per_part
     return elements
 
 

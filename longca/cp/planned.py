@@ -17,6 +17,7 @@ import numpy as np
 
 from longca.cp.contract import HeadStrategy, unfit_lengths
 from longca.cp.partition.mesh import HeadPlan, Mesh, formula_bytes, plan_heads
+from longca.cp.schedule.keys_at_once import computes_at_once
 from longca.cp.schedule.planner import Planner, active_rows
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
 from longca.masks import whole_mask
@@ -137,7 +138,9 @@ class PlannedStrategy(HeadStrategy):
         if mesh.ring == 1 and mesh.heads > 1:
             return partition_heads(mask, call, world, weights)
         plan = self._plan_for(mask, call, world, kernel, device_type, sharding)
-        return partition_on(mesh, plan, call, weights)
+        work = partition_on(mesh, plan, call, weights)
+        at_once = call.direction == "bwd" and mesh.heads == 1 and computes_at_once(plan, call, kernel)
+        return replace(work, backward_at_once=True) if at_once else work
 
     def _plan_for(
         self,

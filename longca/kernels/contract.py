@@ -248,6 +248,11 @@ class Kernel(Plugin):
             else "it returns no LSE, by which results over parts of the keys are put together"
         )
 
+    def predicted_backward_us(self, call: CallSpec, mask: Mask) -> float | None:
+        """Microseconds that a backward call under a mask is predicted to take, to compare calls with each
+        other; None if the kernel predicts none. Pure."""
+        return None
+
     def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
         """Predicted bytes for each pair of tokens: scores, a dense mask. Pure. 0 for kernels with memory
         linear in tokens."""

@@ -2,8 +2,9 @@
 
 In most other rings, gradients are sent along with the keys: each key's sum makes P hops in float32. Sent
 directly they make P − 1 hops, in the dtype of the kernels' gradients. No step waits for a sum of another
-rank, and only gradients of used keys are sent. The owner accumulates in float32, so each part is rounded once
-for any number of ranks.
+rank, and only gradients of used keys are sent. The owner adds up in float32, so each part is rounded once for
+any number of ranks. Sums in memory have only the keys between the first and the last one that others send
+gradients of, and where no key has more than one such part, it is added to the owner's own in one pass.
 
 Two receive buffers alternate by the parity of the step; gradients received after one step are added after the
 next:
@@ -18,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from longca.cp.comm.p2p import Pending
 from longca.cp.runtime.kv_exchange import all_to_alls, buffer_names, row_messages, target_rows
 from longca.cp.schedule.plan import START
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
-    from longca.cp.schedule.plan import Plan
+    from longca.cp.schedule.plan import Plan, Transfer
 
 STREAM = "gradients"  # a separate stream: keys of the next step must not wait for gradients of this one
 
@@ -67,25 +70,41 @@ class DkvReduce:
         self.ranks = ranks
         self.receive_buffers = receive_buffers
         self.stream = comm.stream(STREAM)
+        self.summed, self.most_parts = _received_rows(self.receives)
         self.num_keys = max(sum(map(len, transfers)) for transfers in self.receives)
         """the largest number of keys whose gradients are received after one step"""
         for name in (*buffer_names(STREAM, 0), *buffer_names(STREAM, 1)):
             receive_buffers.reserve(name, self.num_keys * row_bytes)
 
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> DkvReduceInFlight:
-        """Initialises the sums for a rank's own keys."""
+        """Begins the reduction for a rank's own keys."""
         return DkvReduceInFlight(self, k_LGD, v_LGD)
 
 
+def _received_rows(receives: Sequence[Sequence[Transfer]]) -> tuple[slice, int]:
+    """(own keys from the first to the last one with received gradients, the most parts that are received of
+    one of them), over all steps."""
+    edges = np.array(
+        [(transfer.start, transfer.end) for step in receives for transfer in step], dtype=np.int64
+    ).reshape(-1, 2)
+    if not len(edges):
+        return slice(0, 0), 0
+    first = int(edges[:, 0].min())
+    change = np.bincount(edges[:, 0] - first, minlength=int(edges[:, 1].max()) - first + 1)
+    change -= np.bincount(edges[:, 1] - first, minlength=len(change))
+    return slice(first, int(edges[:, 1].max())), int(np.cumsum(change).max())
+
+
 class DkvReduceInFlight:
-    """The reduction of one call: float32 sums of dk and dv over all ranks that see the keys."""
+    """The reduction of one call: sums of dk and dv over all ranks that see the keys."""
 
     def __init__(self, reduce: DkvReduce, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> None:
-        import torch
-
         self._reduce = reduce
-        self._dtype = k_LGD.dtype
-        self._sums = tuple(torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k_LGD, v_LGD))
+        self._kv = k_LGD, v_LGD
+        self._own: tuple[torch.Tensor, ...] = ()
+        """the rank's own gradients, to which others are added in the end"""
+        self._sums: tuple[torch.Tensor, ...] = ()
+        """in float32, of `DkvReduce.summed`, where a key has several received parts"""
         self._buffers = [
             tuple(
                 reduce.receive_buffers.empty(name, (reduce.num_keys, *x.shape[1:]), x)
@@ -96,11 +115,16 @@ class DkvReduceInFlight:
         self._pending = (START, Pending())
 
     def add_own(self, dk: torch.Tensor, dv: torch.Tensor) -> None:
-        """Adds the rank's own gradients for its keys, all or none of them."""
-        if not len(dk):
-            return
-        for total, part in zip(self._sums, (dk, dv), strict=True):
-            total.add_(part)
+        """Adds the rank's own gradients for its keys, all or none of them, before any others. They are
+        overwritten, unless they are a part of a larger tensor."""
+        if len(dk):
+            self._begin(tuple(_alone(x.to(self._kv[0].dtype)) for x in (dk, dv)))
+
+    def _begin(self, own: tuple[torch.Tensor, ...]) -> None:
+        assert not self._own, "a rank computes with its own keys once"
+        self._own = own
+        if self._reduce.most_parts > 1:
+            self._sums = tuple(x[self._reduce.summed].float() for x in own)
 
     def post(self, number: int, dk: torch.Tensor | None, dv: torch.Tensor | None) -> None:
         """Sends a step's gradients to the owners of the keys, and adds those received for the previous step.
@@ -139,18 +163,32 @@ class DkvReduceInFlight:
 
     def add_received(self) -> None:
         """Waits for the gradients of the last posted step, and adds them to the sums."""
+        import torch
+
         number, messages = self._pending
         messages.wait()
+        if not self._own:  # no kernel had its own keys
+            self._begin(tuple(torch.zeros_like(x) for x in self._kv))
         transfers = self._reduce.receives[number] if number >= 0 else []
+        first = self._reduce.summed.start if self._sums else 0
         start = 0
         for transfer in transfers:
-            for total, received in zip(self._sums, self._buffers[number % 2], strict=True):
-                total[transfer.start : transfer.end].add_(received[start : start + len(transfer)])
+            rows = slice(transfer.start - first, transfer.end - first)
+            for total, received in zip(self._sums or self._own, self._buffers[number % 2], strict=True):
+                total[rows].add_(received[start : start + len(transfer)])
             start += len(transfer)
         self._pending = (START, Pending())
 
     def finish(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(dk, dv) in the dtype of the keys."""
         self.add_received()
-        dk, dv = (total.to(self._dtype) for total in self._sums)
+        for own, total in zip(self._own, self._sums, strict=False):
+            own[self._reduce.summed].copy_(total)
+        dk, dv = self._own
         return dk, dv
+
+
+def _alone(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, contiguous, without others in its memory."""
+    x = x.contiguous()
+    return x if x.untyped_storage().nbytes() == x.nbytes else x.clone()

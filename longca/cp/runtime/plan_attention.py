@@ -36,6 +36,7 @@ from longca.cp.runtime.accumulate import (
     contributions_of,
     sum_of_costs,
 )
+from longca.cp.runtime.backward_at_once import BackwardAtOnce
 from longca.cp.runtime.dkv_reduce import DkvReduce
 from longca.cp.runtime.head_exchange import HeadExchange
 from longca.cp.runtime.head_pipeline import HeadPipeline
@@ -50,9 +51,11 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
     from longca.cp.contract import Grads
+    from longca.cp.runtime.dkv_reduce import DkvReduceInFlight
+    from longca.cp.runtime.kv_exchange import KvExchangeInFlight
     from longca.cp.schedule.plan import Plan
     from longca.cp.schedule.work_partition import WorkPartition
-    from longca.kernels import Contribution, Kernel, Problem
+    from longca.kernels import Contribution, Kernel, Prepared, Problem
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,7 @@ class PlanAttention:
         rank: rank of the plan.
         ranks: ranks of the job, in the order of the plan.
         problem: problem of these heads.
+        backward_at_once: as in `WorkPartition`.
     """
 
     def __init__(
@@ -164,10 +168,14 @@ class PlanAttention:
         comm: Comm,
         receive_buffers: ReceiveBuffers,
         problem: Problem,
+        *,
+        backward_at_once: bool = False,
     ) -> None:
         self.plan = plan
         self._rank = rank
         self._problem = problem
+        self._backward_at_once = backward_at_once
+        self._at_once: BackwardAtOnce | None = None
         row_bytes = problem.num_kv_heads * problem.head_dim * problem.dtype.itemsize
         self._kv_exchange = KvExchange(plan, rank, ranks, comm, receive_buffers, row_bytes)
         self._dkv_reduce = (
@@ -178,7 +186,21 @@ class PlanAttention:
     def prepare(self, kernel: Kernel) -> None:
         """Prepares the kernel calls. It is a separate method, since a single rank may fail here, while
         earlier steps are collective."""
-        self.steps = LocalSteps(self.plan, self._rank, self._problem, kernel)
+        of_steps = self._problem
+        if self._backward_at_once:
+            self._at_once = BackwardAtOnce(self.plan, self._rank, self._problem, kernel)
+            of_steps = replace(self._problem, needs_backward=False)
+        self.steps = LocalSteps(self.plan, self._rank, of_steps, kernel)
+
+    @property
+    def prepared(self) -> list[Prepared]:
+        """All prepared kernels."""
+        return self.steps.prepared + ([self._at_once.call.prepared] if self._at_once is not None else [])
+
+    @property
+    def masks_ms(self) -> float:
+        """The time to build the masks of their calls."""
+        return self.steps.masks_ms + (self._at_once.mask_ms if self._at_once is not None else 0.0)
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
@@ -206,13 +228,14 @@ class PlanAttention:
         their owner."""
         import torch
 
-        from longca.ops import sinks_gradient
-
         assert self._dkv_reduce is not None
-        q, k, v, out, lse, sinks = saved
+        q, k, v, out, lse, _ = saved
         with torch.no_grad():
             exchange = self._kv_exchange.start(k, v)
             reduce = self._dkv_reduce.start(k, v)
+            if self._at_once is not None:
+                dq = self._at_once.run(exchange, reduce, (k, v), q, out, lse, dout)
+                return self._finished(exchange, reduce, dq, saved, dout)
             total_dq = self.steps.dq_accumulator(q)
             for number in range(self.plan.num_steps):
                 dk = dv = None
@@ -229,9 +252,22 @@ class PlanAttention:
                 if number:
                     reduce.post(number, dk, dv)
                 total_dq.add()
-            exchange.finish()
-            dsinks = None if sinks is None else sinks_gradient(out, lse, dout, None, sinks)
-            return total_dq.result(), *reduce.finish(), dsinks
+            return self._finished(exchange, reduce, total_dq.result(), saved, dout)
+
+    def _finished(
+        self,
+        exchange: KvExchangeInFlight,
+        reduce: DkvReduceInFlight,
+        dq: torch.Tensor,
+        saved: Any,
+        dout: torch.Tensor,
+    ) -> Grads:
+        from longca.ops import sinks_gradient
+
+        *_, out, lse, sinks = saved
+        exchange.finish()
+        dsinks = None if sinks is None else sinks_gradient(out, lse, dout, None, sinks)
+        return dq, *reduce.finish(), dsinks
 
 
 class PreparedPlan(PreparedByHeads):
@@ -268,7 +304,13 @@ class PreparedPlan(PreparedByHeads):
                 own = work.plan_of(groups)
                 of_heads = replace(problem, num_q_heads=len(heads.q), num_kv_heads=len(heads.kv))
                 parts[key] = PlanAttention(
-                    own, ring_rank, list(mesh.ring_of(comm.rank)), comm, receive_buffers, of_heads
+                    own,
+                    ring_rank,
+                    list(mesh.ring_of(comm.rank)),
+                    comm,
+                    receive_buffers,
+                    of_heads,
+                    backward_at_once=work.backward_at_once,
                 )
             calls.append(parts[key])
         receive_buffers.allocate()
@@ -284,6 +326,8 @@ class PreparedPlan(PreparedByHeads):
             f"{plan.schedule} of {mesh.ring}" + (f", heads among {mesh.heads}" if mesh.heads > 1 else ""),
             *self.notes,
         ]
+        if work.backward_at_once:
+            self.notes.append("backward with all keys in one call")
         self.notes += filter(None, [comm.messages_note])
         if len(chunks) > 1:
             self.notes.insert(1, f"in chunks of {describe_chunks(chunks)}")
@@ -295,8 +339,8 @@ class PreparedPlan(PreparedByHeads):
             parts: the distinct parts.
             calls: the part of each chunk.
         """
-        prepared = [one for part in parts for one in part.steps.prepared]
-        schedule_ms = planning_ms + sum(part.steps.masks_ms for part in parts)
+        prepared = [one for part in parts for one in part.prepared]
+        schedule_ms = planning_ms + sum(part.masks_ms for part in parts)
         costs = sum_of_costs(prepared)
         areas = np.sum([part.plan.step_areas.sum(axis=1) for part in calls], axis=0)
         self.costs |= costs | {

@@ -317,7 +317,7 @@ class WorkTimeline:
         """
         ranks = self._ranks[:, head_rank]
         if groups not in self._traffic:
-            self._traffic[groups] = PlanTraffic.of(self._work.plan_of(groups))
+            self._traffic[groups] = PlanTraffic.of(self._work.plan_of(groups, backward=self._backward))
         byte_s, message_s = (
             np.stack(parts)
             for parts in zip(*((links.byte_s(ranks), links.batch_s(ranks)) for links in speeds), strict=True)
@@ -360,19 +360,17 @@ def estimated_s(work: WorkPartition, call: CallSpec, links: LinkSpeeds, *, needs
     Kernels are estimated at the rates of `longca.cp.schedule.planner`, which are those of an H200, so the
     result compares strategies but is not a forecast for other devices.
     """
-    ways = {False: 1.0, True: BACKWARD_FLOPS_RATIO} if needs_backward else {False: 1.0}
+    ways = (False, True) if needs_backward else (False,)
+    times = {backward: _step_times(work, call, backward=backward) for backward in ways}
     return sum(
-        float(rank_times(work, call, _step_times(work, call, ratio), links, backward=backward).total_s.max())
-        for backward, ratio in ways.items()
+        float(rank_times(work, call, steps, links, backward=backward).total_s.max())
+        for backward, steps in times.items()
     )
 
 
-def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
-    """The step times of all ranks from rates.
-
-    Args:
-        ratio: work of a visible pair relative to that of a forward call.
-    """
+def _step_times(work: WorkPartition, call: CallSpec, *, backward: bool) -> StepTimes:
+    """The step times of all ranks from rates."""
+    ratio = BACKWARD_FLOPS_RATIO if backward else 1.0
     plans: dict[range, Plan] = {}
     times = {}
     for index, chunk in enumerate(work.chunks):
@@ -380,7 +378,8 @@ def _step_times(work: WorkPartition, call: CallSpec, ratio: float) -> StepTimes:
             num_heads = len(chunk.q[head_rank])
             if num_heads:
                 groups = work.mask_groups(chunk, head_rank)
-                plan = plans[groups] if groups in plans else plans.setdefault(groups, work.plan_of(groups))
+                plan = plans.get(groups) or work.plan_of(groups, backward=backward)
+                plans[groups] = plan
                 costs = UnitCosts.of(
                     num_heads, len(chunk.heads.ranks[head_rank].kv), call.head_dim, num_groups=len(groups)
                 )

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from longca.core import BACKWARD_FLOPS_RATIO
+from longca.cp.partition.mask_partition import PartitionStack
 from longca.cp.partition.mesh import SUM_BYTES, Mesh, divided, plan_heads
 from longca.cp.partition.sharding import make_sharding
 from longca.cp.schedule.plan import BufferSchedule
@@ -54,6 +55,8 @@ class WorkPartition:
     """of the ranks of one ring, for all heads"""
     chunks: tuple[HeadChunk, ...]
     """chunks of the heads of a head group; a single chunk without head groups"""
+    backward_at_once: bool = False
+    """True if each rank has all keys in one call of the kernel in backward: of a gather in one stage"""
 
     @property
     def heads_only(self) -> bool:
@@ -70,14 +73,22 @@ class WorkPartition:
         assert groups is not None, "`supports` has been asked"
         return groups
 
-    def plan_of(self, groups: range) -> Plan:
-        """The plan of some head groups of the mask. The sharding is the same for all groups."""
+    def plan_of(self, groups: range, *, backward: bool = False) -> Plan:
+        """The plan of some head groups of the mask in one direction. The sharding is the same for all groups.
+        What is at once is planned as a gather before the only kernel."""
         mask = self.plan.partition.mask
+        if backward and self.backward_at_once:
+            assert len(groups) == mask.num_groups, "heads are not divided"
+            return self._plan_at_once
         return (
             self.plan
             if len(groups) == mask.num_groups
             else self.plan.of_mask(mask.select_groups(groups.start, groups.stop))
         )
+
+    @cached_property
+    def _plan_at_once(self) -> Plan:
+        return Gather(0).plans_of(PartitionStack([self.plan.partition]))[0]
 
 
 def partition_heads(

@@ -48,6 +48,13 @@ class Band(Kernel):
             return f"{call.num_kv_heads} KV heads cannot share {traits.num_groups} masks evenly"
         return None
 
+    def predicted_backward_us(self, call: CallSpec, mask: Mask) -> float | None:
+        from longca.ops.band import backward_us
+
+        if not self.deterministic:
+            return None
+        return backward_us(mask, call.num_q_heads, call.num_kv_heads, call.head_dim)
+
     def warm(
         self, calls: Sequence[tuple[CallSpec, bool]], device: torch.device, masks: Sequence[Mask] = ()
     ) -> int:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from longca.ops.band.plan import BandPlan, bytes_of, of_rows, plan_band_attention
     from longca.ops.band.replay.launcher import unknown_launchers
     from longca.ops.band.tables.backward_rule import AddOrder, orders_of_parts
+    from longca.ops.band.tables.backward_way import backward_us
     from longca.ops.band.versions import unusable_triton
 else:
     __getattr__, __dir__ = face(__name__)
@@ -19,6 +20,7 @@ __all__ = [
     "AddOrder",
     "BandPlan",
     "CallForm",
+    "backward_us",
     "band_attention",
     "band_backward",
     "band_backward_onto",

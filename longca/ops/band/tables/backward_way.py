@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 # Of the measured masks: tokens, and the least mean numbers of queries that see a key and of keys that a query
 # sees. Longer masks have data of other kernels only, which the predicted times do not fit. So have, beyond
-# LONGEST_PART, odd numbers of KV heads, and parts of masks, with other numbers of queries than of keys.
-# Beyond LAST_IS_SLOWER the order from the last row, which has no predicted time, is the quickest one where
-# the rule by sizes takes it.
+# LONGEST_ODD, odd numbers of KV heads. Beyond LAST_IS_SLOWER the order from the last row, which has no
+# predicted time, is the quickest one where the rule by sizes takes it; for parts of masks, with other numbers
+# of queries than of keys, beyond LAST_IS_SLOWER_PART.
 SHORTEST = 1024
 LAST_IS_SLOWER = 24576
+LAST_IS_SLOWER_PART = 10240
 LONGEST = 65536
-LONGEST_PART = 10240
+LONGEST_ODD = 10240
 LEAST_SEEN = 500
 
 
@@ -45,27 +46,28 @@ class BackwardWay:
 def chosen_way(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> BackwardWay:
     """The deterministic way that a plan of Hopper kernels takes."""
     is_predicted = head_dim == HEAD_DIM and has_predicted_times(mask, num_kv_heads)
-    if not is_predicted or mask.seqlen_q > LAST_IS_SLOWER:
+    if not is_predicted or _last_may_be_quickest(mask):
         by_sizes = BackwardWay(preferred_dq_order(mask, num_kv_heads))
-        if not is_predicted or keeps_last_row(mask.seqlen_q, by_sizes):
+        if not is_predicted or by_sizes.order is AddOrder.FROM_LAST:
             return by_sizes
     times = predicted_us(mask, num_q_heads, num_kv_heads)
     return min(times, key=times.__getitem__)
 
 
-def keeps_last_row(num_tokens: int, by_sizes: BackwardWay) -> bool:
-    """True if a way of the rule by sizes is taken in spite of predicted times, which the order from the last
-    row has not."""
-    return num_tokens > LAST_IS_SLOWER and by_sizes.order is AddOrder.FROM_LAST
+def _last_may_be_quickest(mask: Mask) -> bool:
+    """True for masks so long that the order from the last row is taken where the rule by sizes says so, since
+    it has no predicted time."""
+    is_part = mask.seqlen_q != mask.seqlen_k
+    return max(mask.seqlen_q, mask.seqlen_k) > (LAST_IS_SLOWER_PART if is_part else LAST_IS_SLOWER)
 
 
 def has_predicted_times(mask: Mask, num_kv_heads: int) -> bool:
     """True if the mask is of the kind to which predicted times were fitted: of bands, one head group,
-    SHORTEST to LONGEST tokens (parts and odd heads: LONGEST_PART), and long rows and columns."""
+    SHORTEST to LONGEST tokens (odd heads: LONGEST_ODD), and long rows and columns."""
     if mask.grid is not None or mask.num_groups > 1:
         return False
     longest = max(mask.seqlen_q, mask.seqlen_k)
-    most = LONGEST if mask.seqlen_q == mask.seqlen_k and num_kv_heads % 2 == 0 else LONGEST_PART
+    most = LONGEST_ODD if num_kv_heads % 2 else LONGEST
     return SHORTEST <= longest <= most and mask.area >= LEAST_SEEN * longest
 
 
@@ -73,14 +75,16 @@ def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[Backwa
     """Predicted microseconds of each way that may be the quickest, for a mask with `has_predicted_times`.
 
     The order from the last row is left out: it is hardly ever the quickest up to LAST_IS_SLOWER tokens. So is
-    a way that would take longer than another one even if no item waited.
+    a way that would take longer than another one even if no item waited; and one pass where keys are out of
+    order, as those of several ranks may be: its work tiles then wait for each other as no prediction says, in
+    the worst measured case seven times as long as two kernels take.
     """
     (bands,) = mask.groups
     tiles = TileRows.of(bands, mask.seqlen_q, mask.seqlen_k)
     ratio = num_q_heads // num_kv_heads
     heads_per_item = math.gcd(heads_per_item_of(mask, AddOrder.FROM_FIRST, num_q_heads, TILE), ratio)
     times = {BackwardWay(None): two_kernels_us(bands, tiles, num_q_heads, num_kv_heads)}
-    for at_once in ways_of_one_pass(num_kv_heads, ratio // heads_per_item):
+    for at_once in ways_of_one_pass(num_kv_heads, ratio // heads_per_item) if tiles.is_in_order else ():
         least = min(times.values())
         time = one_pass_us(tiles, num_q_heads, num_kv_heads, heads_per_item, at_once, below=least)
         if time is not None:
@@ -100,3 +104,15 @@ def ways_of_one_pass(num_kv_heads: int, head_rounds: int) -> list[tuple[int, int
     if heads[0] < HEADS_AT_ONCE and head_rounds % 2 == 0:
         ways.append((heads[0], 2))
     return ways
+
+
+def backward_us(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> float | None:
+    """Predicted microseconds of all gradients on an H200, by the quickest way that has a predicted time. None
+    for blocks, several head groups and other head dims."""
+    if mask.grid is not None or mask.num_groups > 1 or head_dim != HEAD_DIM:
+        return None
+    if has_predicted_times(mask, num_kv_heads):
+        return min(predicted_us(mask, num_q_heads, num_kv_heads).values())
+    (bands,) = mask.groups
+    tiles = TileRows.of(bands, mask.seqlen_q, mask.seqlen_k)
+    return two_kernels_us(bands, tiles, num_q_heads, num_kv_heads)

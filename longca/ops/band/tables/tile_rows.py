@@ -94,6 +94,14 @@ class TileRows:
         return int(self.blocks_of(size).sum() - (self.full[1] // size).sum())
 
     @cached_property
+    def is_in_order(self) -> bool:
+        """True if no work tile begins at an earlier row than one of earlier keys."""
+        begins = np.full(self.num_tiles, FAR)
+        np.minimum.at(begins, self.tile, self.first)
+        begins = begins[begins < FAR]
+        return bool((begins[1:] <= begins[:-1]).all())
+
+    @cached_property
     def stores_first(self) -> bool:
         """True if blocks of all work tiles begin at multiples of their size, and every row sees a key: the
         first addends to dQ need no zeros."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from longca.masks import Mask, build_mask
+from longca.masks import Mask, band, build_mask
 from longca.ops.band.config import BandKernel, choose_tiles
 from longca.ops.band.plan import plan_band_attention
 from longca.ops.band.tables import backward_way
@@ -14,8 +14,9 @@ from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.ops.band.tables.backward_time import one_pass_us
 from longca.ops.band.tables.backward_way import (
     LONGEST,
-    LONGEST_PART,
+    LONGEST_ODD,
     BackwardWay,
+    backward_us,
     chosen_way,
     has_predicted_times,
     predicted_us,
@@ -45,18 +46,47 @@ def test_masks_unlike_the_measured_ones_go_by_the_rule() -> None:
     others = [
         build_mask("full", seqlen=LONGEST + 1),
         build_mask("full", seqlen=1000),
-        full.crop((0, LONGEST), (0, LONGEST // 2)),
-        full.crop((0, LONGEST_PART), (0, 256)),
+        full.crop((0, LONGEST), (0, 256)),
         build_mask("causal_sliding_window", seqlen=4096, window=256),
         build_mask("block_sparse_uniform", seqlen=4096, density=0.5),
         Mask(4096, 4096, (*causal.groups, *causal.groups)),
         Mask(0, 0, (np.empty((0, 6), dtype=np.int64),)),
     ]
     assert has_predicted_times(full, 2) and not has_predicted_times(full, 3)
-    assert has_predicted_times(full.crop((0, LONGEST_PART), (0, 8192)), 3)
+    assert has_predicted_times(full.crop((0, LONGEST_ODD), (0, 8192)), 3)
+    assert has_predicted_times(full.crop((0, LONGEST), (0, LONGEST // 2)), 2)
     assert not any(has_predicted_times(mask, 2) for mask in others)
     for mask in others:
         assert chosen_way(mask, 16, 2) == BackwardWay(preferred_dq_order(mask, 2))
+
+
+def test_long_parts_keep_the_last_row_where_the_rule_takes_it() -> None:
+    """Parts of `causal`, all of whose keys the last query sees; up to LAST_IS_SLOWER_PART times decide."""
+    causal = build_mask("causal", seqlen=32768)
+    long, short = causal.crop((16384, 32768), (0, 16384 + 128)), causal.crop((24576, 32768), (24576, 32000))
+    assert chosen_way(long, 64, 8).order is AddOrder.FROM_LAST
+    assert chosen_way(short, 64, 8).order is not AddOrder.FROM_LAST
+
+
+def test_keys_out_of_order_take_two_kernels() -> None:
+    """As a rank has them that computes with its own keys and earlier ones: its last keys begin first."""
+    causal = build_mask("causal", seqlen=8192)
+    own, earlier = causal.crop((4096, 8192), (4096, 8192)), causal.crop((4096, 8192), (0, 4096))
+    bands = (*own.groups, *(band.shift(group, 0, 4096) for group in earlier.groups))
+    unsorted = Mask(4096, 8192, (np.concatenate(bands),))
+    assert list(predicted_us(unsorted, 64, 8)) == [BackwardWay(None)]
+    assert chosen_way(unsorted, 64, 8) == BackwardWay(None)
+    assert chosen_way(causal.crop((4096, 8192), (0, 8192)), 64, 8).order is AddOrder.FROM_FIRST
+
+
+def test_times_of_all_gradients() -> None:
+    full = build_mask("full", seqlen=4096)
+    assert backward_us(full, 64, 8) == min(predicted_us(full, 64, 8).values())
+    thin = build_mask("causal_sliding_window", seqlen=4096, window=64)
+    assert 0 < (backward_us(thin, 64, 8) or 0) < (backward_us(full, 64, 8) or 0)
+    assert backward_us(full, 64, 8, 64) is None
+    assert backward_us(build_mask("block_sparse_uniform", seqlen=4096, density=0.5), 64, 8) is None
+    assert backward_us(Mask(4096, 4096, (*full.groups, *full.groups)), 64, 8) is None
 
 
 def test_the_plan_starts_so_many_heads_together(monkeypatch: pytest.MonkeyPatch) -> None:
