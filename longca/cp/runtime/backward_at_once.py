@@ -1,4 +1,4 @@
-"""Backward of one rank of a gather with all keys in one kernel call, in the order of the sequence.
+"""Backward of one rank with all keys in one kernel call, in the order of the sequence.
 
 Keys are exchanged, and gradients returned, as by steps: only the kernel's call differs.
 `longca.cp.schedule.keys_at_once` tells when it is faster.

@@ -1,4 +1,5 @@
-"""All keys of a rank in one kernel call, in the order of the sequence, as backward of a gather may have them.
+"""All keys of a rank in one kernel call, in the order of the sequence, as backward of a gather may have them,
+or of a ring of two ranks, which exchanges keys once as well.
 
 A gather's forward computes with a rank's own keys while the others' arrive. In backward that costs more: two
 calls have two tails, each reads all rows, and gradients of queries are added up in memory. In one call keys
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from longca.cp.schedule.plan import Plan
     from longca.kernels import Kernel
 
-RECEIVED = 1  # the step of a gather in one stage whose keys are received
+RECEIVED = 1  # the step whose keys are received
 
 
 @dataclass(frozen=True, eq=False)
 class KeyRuns:
-    """The keys of one rank of a gather in one stage, in the order of the sequence."""
+    """The keys of one rank, in the order of the sequence."""
 
     num_own: int
     starts: np.ndarray
@@ -128,11 +129,7 @@ def computes_at_once(plan: Plan, call: CallSpec, kernel: Kernel) -> bool:
 
 
 def has_runs(plan: Plan) -> bool:
-    """True if all keys of a rank can be at once: of a gather in one stage on chunks of the sequence, under a
-    mask of bands."""
-    return (
-        isinstance(plan.schedule, Gather)
-        and plan.schedule.stages == 1
-        and isinstance(plan.sharding, ChunkedSharding)
-        and plan.partition.mask.grid is None
-    )
+    """True if all keys of a rank can be at once: of a gather in one stage, or a ring of two, on chunks of the
+    sequence, under a mask of bands."""
+    is_one_exchange = plan.num_steps == 2 and plan.schedule != Gather(0)
+    return is_one_exchange and isinstance(plan.sharding, ChunkedSharding) and plan.partition.mask.grid is None

@@ -56,7 +56,7 @@ class WorkPartition:
     chunks: tuple[HeadChunk, ...]
     """chunks of the heads of a head group; a single chunk without head groups"""
     backward_at_once: bool = False
-    """True if each rank has all keys in one call of the kernel in backward: of a gather in one stage"""
+    """True if each rank has all keys in one call of the kernel in backward (`keys_at_once`)"""
 
     @property
     def heads_only(self) -> bool:

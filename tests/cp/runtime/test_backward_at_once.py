@@ -14,14 +14,16 @@ from longca.cp.schedule.ring_and_gather import Gather
 from tests.helpers.cp.case import STATIC_MASKS, Case
 from tests.helpers.cp.ranks import on_ranks
 
-CASES = [
-    Case(mask, 97 + index, *((4, 4), (4, 1), (6, 2))[index % 3], strategy="ring_allgather", seed=index)
-    for index, mask in enumerate(STATIC_MASKS)
-]
+
+def cases(strategy: str) -> list[Case]:
+    return [
+        Case(mask, 97 + index, *((4, 4), (4, 1), (6, 2))[index % 3], strategy=strategy, seed=index)
+        for index, mask in enumerate(STATIC_MASKS)
+    ]
 
 
 def run_all(comm: Comm, cases: list[Case]) -> list[dict]:
-    """Each by a gather in one stage, with backward at once wherever it can be."""
+    """Each by a gather in one stage or a ring, with backward at once wherever it can be."""
     with (
         patch("longca.cp.strategies.ring_allgather.RingAllGather.schedules", lambda *_: (Gather(1),)),
         patch("longca.cp.planned.computes_at_once", lambda plan, call, kernel: has_runs(plan)),
@@ -29,15 +31,18 @@ def run_all(comm: Comm, cases: list[Case]) -> list[dict]:
         return [case.run(comm) for case in cases]
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_gradients_are_those_of_one_device(world: int) -> None:
-    at_once = 0
-    for case, parts in zip(CASES, zip(*on_ranks(run_all, world, CASES), strict=True), strict=True):
+@pytest.mark.parametrize(
+    ("world", "strategy"), [(2, "ring_p2p"), (2, "ring_allgather"), (4, "ring_allgather")]
+)
+def test_gradients_are_those_of_one_device(world: int, strategy: str) -> None:
+    num_at_once = 0
+    some = cases(strategy)
+    for case, parts in zip(some, zip(*on_ranks(run_all, world, some), strict=True), strict=True):
         errors = case.errors(parts)
         assert max(errors.values()) < case.tolerance, (str(case), errors)
         assert all(part["repeatable"] for part in parts)
-        at_once += all("backward with all keys in one call" in part["notes"] for part in parts)
-    assert at_once > len(CASES) / 2, "the others have stripes"
+        num_at_once += all("backward with all keys in one call" in part["notes"] for part in parts)
+    assert num_at_once > len(some) / 2, "the others have stripes"
 
 
 def test_sums_have_the_rows_that_others_send() -> None:

@@ -24,8 +24,8 @@ def plan_of(mask: Mask, world: int, sharding: str, schedule: Gather | Ring | Non
 @pytest.mark.parametrize("name", STATIC_MASKS)
 def test_keys_lie_in_the_order_of_the_sequence(name: str, sharding: str) -> None:
     mask = build_mask(name, seqlen=113, seed=3, **STATIC_MASKS[name])
-    for world in (2, 3, 4):
-        plan = plan_of(mask, world, sharding)
+    for world, schedule in ((2, Ring()), (2, Gather()), (3, Gather()), (4, Gather())):
+        plan = plan_of(mask, world, sharding, schedule)
         positions = plan.sharding.positions
         for rank in range(world):
             runs = KeyRuns.of(plan, rank)
@@ -71,14 +71,16 @@ def test_documents_are_at_once_and_whole_rows_are_not() -> None:
     assert not chosen("full_document", 4, 8192, "naive")
 
 
-def test_only_gathers_in_one_stage_on_chunks_are_at_once() -> None:
+def test_only_one_exchange_of_chunks_is_at_once() -> None:
     mask = build_mask("full_document", seqlen=4 * 8192)
     kernel = Registry("kernel").load("band")
     assert computes_at_once(plan_of(mask, 4, "contiguous"), CALL, kernel)
+    assert computes_at_once(plan_of(mask, 2, "contiguous", Ring()), CALL, kernel)
     others = [
         plan_of(mask, 4, "contiguous", Gather(0)),
         plan_of(mask, 4, "contiguous", Gather(2)),
         plan_of(mask, 4, "contiguous", Ring()),
+        plan_of(mask, 2, "contiguous", Gather(0)),
         plan_of(mask, 4, "stripes"),
         plan_of(mask, 1, "contiguous"),
         plan_of(build_mask("block_sparse_uniform", seqlen=4 * 8192, density=0.5), 4, "contiguous"),

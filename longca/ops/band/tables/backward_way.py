@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 # Of the measured masks: tokens, and the least mean numbers of queries that see a key and of keys that a query
 # sees. Longer masks have data of other kernels only, which the predicted times do not fit. So have, beyond
 # LONGEST_ODD, odd numbers of KV heads. Beyond LAST_IS_SLOWER the order from the last row, which has no
-# predicted time, is the quickest one where the rule by sizes takes it; for parts of masks, with other numbers
-# of queries than of keys, beyond LAST_IS_SLOWER_PART.
+# predicted time, is the quickest one where the rule by sizes takes it. So it is in parts of masks, with other
+# numbers of queries than of keys, beyond LAST_IS_SLOWER_PART, and where their keys are out of order, beyond
+# LAST_IS_SLOWER_UNSORTED.
 SHORTEST = 1024
 LAST_IS_SLOWER = 24576
-LAST_IS_SLOWER_PART = 10240
+LAST_IS_SLOWER_PART = 32768
+LAST_IS_SLOWER_UNSORTED = 10240
 LONGEST = 65536
 LONGEST_ODD = 10240
 LEAST_SEEN = 500
@@ -45,20 +47,24 @@ class BackwardWay:
 
 def chosen_way(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> BackwardWay:
     """The deterministic way that a plan of Hopper kernels takes."""
+    longest = max(mask.seqlen_q, mask.seqlen_k)
+    is_part = mask.seqlen_q != mask.seqlen_k
     is_predicted = head_dim == HEAD_DIM and has_predicted_times(mask, num_kv_heads)
-    if not is_predicted or _last_may_be_quickest(mask):
+    if not is_predicted or longest > (LAST_IS_SLOWER_UNSORTED if is_part else LAST_IS_SLOWER):
         by_sizes = BackwardWay(preferred_dq_order(mask, num_kv_heads))
-        if not is_predicted or by_sizes.order is AddOrder.FROM_LAST:
+        if not is_predicted:
+            return by_sizes
+        if by_sizes.order is AddOrder.FROM_LAST and not (
+            is_part and longest <= LAST_IS_SLOWER_PART and _tiles_of(mask).is_in_order
+        ):
             return by_sizes
     times = predicted_us(mask, num_q_heads, num_kv_heads)
     return min(times, key=times.__getitem__)
 
 
-def _last_may_be_quickest(mask: Mask) -> bool:
-    """True for masks so long that the order from the last row is taken where the rule by sizes says so, since
-    it has no predicted time."""
-    is_part = mask.seqlen_q != mask.seqlen_k
-    return max(mask.seqlen_q, mask.seqlen_k) > (LAST_IS_SLOWER_PART if is_part else LAST_IS_SLOWER)
+def _tiles_of(mask: Mask) -> TileRows:
+    (bands,) = mask.groups
+    return TileRows.of(bands, mask.seqlen_q, mask.seqlen_k)
 
 
 def has_predicted_times(mask: Mask, num_kv_heads: int) -> bool:
@@ -80,7 +86,7 @@ def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[Backwa
     the worst measured case seven times as long as two kernels take.
     """
     (bands,) = mask.groups
-    tiles = TileRows.of(bands, mask.seqlen_q, mask.seqlen_k)
+    tiles = _tiles_of(mask)
     ratio = num_q_heads // num_kv_heads
     heads_per_item = math.gcd(heads_per_item_of(mask, AddOrder.FROM_FIRST, num_q_heads, TILE), ratio)
     times = {BackwardWay(None): two_kernels_us(bands, tiles, num_q_heads, num_kv_heads)}
@@ -114,5 +120,4 @@ def backward_us(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int =
     if has_predicted_times(mask, num_kv_heads):
         return min(predicted_us(mask, num_q_heads, num_kv_heads).values())
     (bands,) = mask.groups
-    tiles = TileRows.of(bands, mask.seqlen_q, mask.seqlen_k)
-    return two_kernels_us(bands, tiles, num_q_heads, num_kv_heads)
+    return two_kernels_us(bands, _tiles_of(mask), num_q_heads, num_kv_heads)

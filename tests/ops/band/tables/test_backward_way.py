@@ -61,11 +61,15 @@ def test_masks_unlike_the_measured_ones_go_by_the_rule() -> None:
 
 
 def test_long_parts_keep_the_last_row_where_the_rule_takes_it() -> None:
-    """Parts of `causal`, all of whose keys the last query sees; up to LAST_IS_SLOWER_PART times decide."""
-    causal = build_mask("causal", seqlen=32768)
-    long, short = causal.crop((16384, 32768), (0, 16384 + 128)), causal.crop((24576, 32768), (24576, 32000))
-    assert chosen_way(long, 64, 8).order is AddOrder.FROM_LAST
-    assert chosen_way(short, 64, 8).order is not AddOrder.FROM_LAST
+    """Parts of `causal`, all of whose keys the last query sees: the longest ones, and others whose keys are
+    out of order."""
+    causal = build_mask("causal", seqlen=49152)
+    longest, long = causal.crop((32768, 49152), (0, 49152)), causal.crop((16384, 32768), (0, 32768))
+    own, earlier = long.crop((0, 16384), (16384, 32768)), long.crop((0, 16384), (0, 16384))
+    unsorted = (*own.groups, *(band.shift(group, 0, 16384) for group in earlier.groups))
+    assert chosen_way(longest, 64, 8).order is AddOrder.FROM_LAST
+    assert chosen_way(long, 64, 8).order is AddOrder.FROM_FIRST
+    assert chosen_way(Mask(16384, 32768, (np.concatenate(unsorted),)), 64, 8).order is AddOrder.FROM_LAST
 
 
 def test_keys_out_of_order_take_two_kernels() -> None:
