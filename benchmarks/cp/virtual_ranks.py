@@ -59,10 +59,11 @@ class Part:
 
 
 class VirtualRanks:
-    """One strategy on one problem."""
+    """One strategy on one problem. Steps are timed, so backward has steps as well, even where the strategy
+    itself would have all keys at once."""
 
     def __init__(self, work: WorkPartition, problem: Problem, clock: Clock) -> None:
-        self.work = work
+        self.work = work = replace(work, backward_at_once=False)
         self._problem = problem
         self._clock = clock
         self._keys: dict[tuple[int, int], PartKey] = {}
