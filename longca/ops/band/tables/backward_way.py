@@ -82,8 +82,7 @@ def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[Backwa
 
     The order from the last row is left out: it is hardly ever the quickest up to LAST_IS_SLOWER tokens. So is
     a way that would take longer than another one even if no item waited; and one pass where keys are out of
-    order, as those of several ranks may be: its work tiles then wait for each other as no prediction says, in
-    the worst measured case seven times as long as two kernels take.
+    order, as those of several ranks may be: its work tiles then wait for each other as no prediction says.
     """
     (bands,) = mask.groups
     tiles = _tiles_of(mask)
