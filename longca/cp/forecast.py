@@ -302,8 +302,8 @@ class WorkForecast:
         kernels, throttle = kernels_s(plan, len(share.q), len(share.local_kv), self._call, self._device)
         times = kernels + _passes_s(plan, share.q, share.kv, self._call, self._device, packs=self._packs)
         if self._work.backward_at_once and self._call.direction == "bwd":  # k, v, dk and dv are sorted
-            row_bytes = len(share.kv) * self._call.head_dim * self._call.elem_bytes
-            times += plan.step_keys * 4 * 2 * row_bytes / self._device.memory_bytes_per_s
+            row_s = self._call.head_dim * self._call.elem_bytes / self._device.memory_bytes_per_s
+            times += plan.step_keys * 4 * 2 * len(share.kv) * row_s
         if self._work.mesh.heads > 1:
             times[:, 0] += _packing_s(self._work, chunk, head_rank, self._call, self._device)
         return _ShareTimes(times, throttle, (plan.step_areas > 0).sum(axis=1))
@@ -322,18 +322,18 @@ def _passes_s(
     elem = call.elem_bytes
     some = plan.step_areas > 0
     later = some & (np.cumsum(some, axis=1) > 1)
-    # a sum is read and written: by the kernel instead of its result, or separately, which also reads the
-    # kernel's result
+    # a sum is read and written: by the kernel instead of its result, or separately, and then that is read
     per_row = 2 * SUM_BYTES - elem if device.merges else 2 * SUM_BYTES + elem + SUM_BYTES
     elements = later * plan.step_rows * len(q) * row * per_row
     if packs and not plan.forwards_kv and plan.world > 1:
         elements += (plan.sent_kv + plan.received_kv) * 2 * len(kv) * row * elem
     if call.direction == "bwd" and plan.world > 1:
-        # added to own gradients, or, where keys may have several parts, to sums that are made of these
-        per_part = 3 * elem if plan.world == 2 else elem + 2 * SUM_BYTES + 2 * (elem + SUM_BYTES)
-        for number, home in enumerate(PlanTraffic.of(plan).dkv[1:], 1):  # added after the next step
+        # gradients received after a step are added after the next one
+        for number, home in enumerate(PlanTraffic.of(plan).dkv[1:], 1):
+            added_in = min(number + 1, plan.num_steps - 1)
             arrived = np.bincount(home.receiver, home.tokens, plan.world)
-            elements[:, min(number + 1, plan.num_steps - 1)] += arrived * 2 * len(kv) * row * per_part
+            elements[:, added_in] += arrived * 2 * len(kv) * row * (elem + 2 * SUM_BYTES)
+        elements[:, -1] += plan.sharding.num_tokens * 2 * len(kv) * row * (2 * SUM_BYTES + elem)
     return elements
 
 

@@ -83,6 +83,7 @@ def test_only_one_exchange_of_chunks_is_at_once() -> None:
         plan_of(mask, 2, "contiguous", Gather(0)),
         plan_of(mask, 4, "stripes"),
         plan_of(mask, 1, "contiguous"),
+        plan_of(mask, 8, "contiguous"),
         plan_of(build_mask("block_sparse_uniform", seqlen=4 * 8192, density=0.5), 4, "contiguous"),
     ]
     assert not any(computes_at_once(plan, CALL, kernel) for plan in others)
