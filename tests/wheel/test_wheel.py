@@ -244,8 +244,8 @@ def test_a_study_is_measured_and_drawn_in_the_working_folder(environment: Path, 
         "-c",
         "import longca; print(len(longca.load('own.yaml')), len(longca.load('power')))",
     )
-    playoffs = pq.read_table(committed("power")[0], columns=["playoff", "repeat"]).to_pylist()
-    own = [row for row in playoffs if not row["playoff"] and not row["repeat"]]
+    rows = pq.read_table(committed("power")[0], columns=["playoff", "repeat"]).to_pylist()
+    own = [row for row in rows if not row["playoff"] and not row["repeat"]]
     assert done.stdout.split() == ["1", str(len(own))], done.stderr
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from longca.core import CallSpec
+    from longca.cp.partition.mask_partition import KvRange
     from longca.cp.schedule.plan import Plan
     from longca.kernels import Kernel
 
@@ -53,7 +54,7 @@ class KeyRuns:
         sharding = plan.sharding
         assert isinstance(sharding, ChunkedSharding)
         num_own = int(sharding.num_tokens[rank])
-        ranges = np.array([(rank, 0, num_own), *plan.needed_kv(rank, RECEIVED)], dtype=np.int64)
+        ranges = np.array(_layout(plan, rank), dtype=np.int64)
         lengths = ranges[:, 2] - ranges[:, 1]
         # pieces of ranges that lie in one chunk of their owner
         owner, offset, token = sharding.owner, sharding.offset, sharding.edges[:-1]
@@ -96,8 +97,7 @@ class KeyRuns:
     def mask(self, plan: Plan, rank: int) -> Mask:
         """The mask of all queries of the rank and these keys."""
         num_rows = int(plan.sharding.num_tokens[rank])
-        keys = ((rank, 0, self.num_own), *plan.needed_kv(rank, RECEIVED))
-        unsorted = plan.partition.local_mask(rank, keys)
+        unsorted = plan.partition.local_mask(rank, _layout(plan, rank))
         groups = tuple(np.concatenate(list(self._moved(bands, num_rows))) for bands in unsorted.groups)
         return Mask(num_rows, self.num_keys, groups, name=unsorted.name)
 
@@ -106,6 +106,11 @@ class KeyRuns:
             self.starts.tolist(), self.ends.tolist(), self.columns.tolist(), strict=True
         ):
             yield shift(cut(bands, (0, num_rows), (start, end)), 0, column - start)
+
+
+def _layout(plan: Plan, rank: int) -> list[KvRange]:
+    """The ranges of own keys and of received ones, in the layout of a gather."""
+    return [(rank, 0, int(plan.sharding.num_tokens[rank])), *plan.needed_kv(rank, RECEIVED)]
 
 
 def computes_at_once(plan: Plan, call: CallSpec, kernel: Kernel) -> bool:
@@ -118,13 +123,12 @@ def computes_at_once(plan: Plan, call: CallSpec, kernel: Kernel) -> bool:
     if plan.world > MOST_RANKS or not has_runs(plan) or not plan.received_kv.any():
         return False
     rank = int(plan.step_areas.sum(axis=1).argmax())
-    steps = [mask for _, _, mask in step_masks(plan, rank, merging=kernel.merges).values()]
-    times = [
-        kernel.predicted_backward_us(call, mask) for mask in (*steps, KeyRuns.of(plan, rank).mask(plan, rank))
-    ]
-    if None in times:
+    at_once = kernel.predicted_backward_us(call, KeyRuns.of(plan, rank).mask(plan, rank))
+    if at_once is None:
         return False
-    *in_steps, at_once = (time for time in times if time is not None)
+    steps = step_masks(plan, rank, merging=kernel.merges).values()
+    # masks of one kind, so each has a time as well
+    in_steps = [kernel.predicted_backward_us(call, mask) or 0.0 for _, _, mask in steps]
     kv_bytes = 2 * call.num_kv_heads * call.head_dim * call.elem_bytes
     arrival_us = int(plan.received_kv.max()) * kv_bytes / INTRA_NODE_BYTES_PER_S * 1e6
     return at_once + arrival_us < sum(in_steps)
