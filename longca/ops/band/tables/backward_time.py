@@ -9,8 +9,12 @@ item; an item is a work tile of one query head, or of a few:
     ends       FINISH later, when it has added dK and dV, for which it waits until the query head before has
                added its own
 
-Only the last WAVES items of each program are simulated; earlier ones wait as much in the mean. The module
-does not import torch.
+An item reads and adds to rows of Q, dO and dQ that an earlier work tile used a while ago. They are still in
+the level-2 cache if all programs used few others since: the farther an item stays behind, and the more heads
+are at work, the more of its blocks are missed.
+
+Only the last items are simulated; earlier ones wait and miss as much in the mean. The module does not import
+torch.
 """
 
 from __future__ import annotations
@@ -34,23 +38,26 @@ from longca.ops.band.tables.tile_rows import BLOCK, FAR, TILE, TileRows
 
 HEAD_DIM = 128  # of the Hopper kernels
 PROGRAMS = 132  # multiprocessors of an H100 and of an H200
-# in blocks of one pass: chosen among ten settings, by residuals of ways of one mask beside each other
+# in blocks of one pass: chosen among fifteen settings, by what a choice by them loses
 START = 2.0
 FINISH = 3.0
 DISTANCE = 1.5
+# simulated at least: items of each program, and items
 WAVES = 4
-BYTES_OF_ROW = (2 + 2 + 4) * HEAD_DIM  # of Q, dO and the sums of dQ
-CACHE = 50e6  # bytes of the level-2 cache
-CACHED = 0.35  # share of it that one head's rows may take before they displace each other
+ITEMS = 256
+# Blocks that each program computes until a block's rows begin to be displaced from the level-2 cache (30 MB of
+# Q, dO and dQ later), and until they surely are (100 MB): chosen among twelve settings in the same way.
+KEPT = 3.5
+DISPLACED = 11.5
 ROWS = 1e5
 # Microseconds for one of each amount, fitted on `reports/h200/ways` (13 lengths from 1K to 10K under 12
 # masks, 5 from 12K to 24K under 17; 64:8, 32:8, 16:2 and 64:64 heads, H200s) by `python -m
 # benchmarks.band.way_costs`, which tells how well.
-ONE_PASS = ("call", "blocks", "q rows", "kv rows", "zeros", "partial blocks", "uncached blocks")
-BLOCKS = ONE_PASS.index("blocks")
-ONE_PASS_US = (11.84, 1.919, 24.18, 32.63, 11.69, 0.5121, 0.02251)
+ONE_PASS = ("call", "q rows", "kv rows", "zeros", "partial blocks", "blocks", "missed blocks")
+SIMULATED = slice(ONE_PASS.index("blocks"), None)  # the last two
+ONE_PASS_US = (9.807, 25.46, 34.48, 11.81, 0.4614, 1.918, 0.7864)
 TWO_KERNELS = ("call", "dkdv blocks", "dq blocks", "partial dkdv blocks", "partial dq blocks", "q rows")
-TWO_KERNELS_US = (57.98, 1.229, 1.197, 0.1226, 0.4894, 5.444)
+TWO_KERNELS_US = (56.0, 1.292, 1.122, 0.1422, 0.4804, 6.167)
 
 
 def one_pass_us(
@@ -70,7 +77,7 @@ def one_pass_us(
     amounts = _amounts_without_waits(*call)
     if amounts @ ONE_PASS_US >= below:
         return None
-    amounts[BLOCKS] = _waited_blocks(*call)
+    amounts[SIMULATED] = _simulated(*call)
     return float(amounts @ ONE_PASS_US)
 
 
@@ -90,13 +97,13 @@ def one_pass_amounts(
     """
     call = tiles, num_q_heads, num_kv_heads, heads_per_item, at_once
     amounts = _amounts_without_waits(*call)
-    amounts[BLOCKS] = _waited_blocks(*call)
+    amounts[SIMULATED] = _simulated(*call)
     return amounts
 
 
-def _waited_blocks(
+def _simulated(
     tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
-) -> float:
+) -> tuple[float, float]:
     head_rounds = num_q_heads // num_kv_heads // heads_per_item
     return one_pass_blocks(tiles, num_kv_heads, head_rounds, heads_per_item, at_once)
 
@@ -104,21 +111,21 @@ def _waited_blocks(
 def _amounts_without_waits(
     tiles: TileRows, num_q_heads: int, num_kv_heads: int, heads_per_item: int, at_once: tuple[int, int]
 ) -> np.ndarray:
-    """The amounts of ONE_PASS if no item waited, for another one or for the last one: no more of any."""
+    """The amounts of ONE_PASS if no item waited, for another one or for the last one, and none missed the
+    cache: no more of any."""
     q_rows = num_q_heads * tiles.num_rows / ROWS
     kv_rows = num_kv_heads * tiles.num_tiles * TILE / ROWS
     blocks = float(tiles.blocks.sum()) * num_q_heads / PROGRAMS
     num_items = num_q_heads // heads_per_item * tiles.num_tiles
-    rows_of_heads = at_once[0] * at_once[1] * heads_per_item * tiles.num_rows
     return np.array(
         [
             1.0,
-            blocks + num_items * (START + FINISH) / PROGRAMS,
             q_rows,
             kv_rows,
             0.0 if tiles.stores_first else q_rows + 2 * kv_rows,
             tiles.num_partial(BLOCK) * num_q_heads / PROGRAMS,
-            blocks * max(rows_of_heads * BYTES_OF_ROW / CACHE - CACHED, 0.0),
+            blocks + num_items * (START + FINISH) / PROGRAMS,
+            0.0,
         ]
     )
 
@@ -159,8 +166,9 @@ def two_kernels_amounts(
 
 def one_pass_blocks(
     tiles: TileRows, num_kv_heads: int, head_rounds: int, heads_per_item: int, at_once: tuple[int, int]
-) -> float:
-    """Blocks that a multiprocessor computes in one pass from the first row, and for which it waits.
+) -> tuple[float, float]:
+    """(blocks that a multiprocessor computes in one pass from the first row, and for which it waits; blocks
+    of these whose rows are no longer in the level-2 cache).
 
     Args:
         head_rounds: items of a work tile and KV head, of `heads_per_item` query heads each.
@@ -171,42 +179,57 @@ def one_pass_blocks(
     num_tiles = tiles.num_tiles
     programs = max(PROGRAMS // kv_heads, 1)
     lengths = (tiles.blocks * heads_per_item + (START + FINISH)).tolist()
-    work = list(zip(range(num_tiles), lengths, tiles.predecessors, strict=True))
     num_tasks = num_kv_heads // kv_heads * head_rounds * num_tiles // rounds  # of `rounds` items each
     wave = max(programs // rounds, 1)
-    # whole waves are left out, at the beginning
-    omitted = max((num_tasks // wave - WAVES) * wave, 0)
+    # of a block's rows, if those of all heads at work were used since
+    used = kv_heads * rounds * heads_per_item * tiles.num_rows / (PROGRAMS * BLOCK)
+    most = min(max((used - KEPT) / (DISPLACED - KEPT), 0.0), 1.0)
+    shared = tiles.shared_rows if most else [()] * num_tiles
+    # whole waves are left out, at the beginning; how far items stay behind takes more of them to settle
+    waves = max(WAVES, ITEMS // programs) if most else WAVES
+    omitted = max((num_tasks // wave - waves) * wave, 0)
+    work = list(zip(range(num_tiles), lengths, tiles.predecessors, shared, strict=True))
     free = [0.0] * programs
     # when each work tile begins, and DISTANCE later
     follows = [[-1.0 * FAR] * num_tiles for _ in range(rounds)]
     ends = [0.0] * num_tiles
-    busy = done = 0.0
+    missed = settled = 0.0
     begun, first = divmod(omitted, num_tiles)
+    simulated = begun, first
     for section in range(begun, num_tasks // num_tiles):
         if section * rounds % head_rounds == 0:
             ends = [0.0] * num_tiles
         if section == begun + 1 + wave // num_tiles:  # the first wave waits in another way
-            busy = done = 0.0
-        for tile, length, predecessors in work[first:]:
+            missed, settled = 0.0, sum(free)
+            simulated = section, 0
+        for tile, length, predecessors, shared in work[first:]:
             for follow_of in follows:
-                begin = time = free[0]
-                for other, blocks in predecessors:
-                    if follow_of[other] + blocks > time:
-                        time = follow_of[other] + blocks
+                time = free[0]
+                for other, distance in predecessors:
+                    if follow_of[other] + distance > time:
+                        time = follow_of[other] + distance
+                for distance, blocks in shared:
+                    behind = time - follow_of[tile - 1] - distance + DISTANCE
+                    if behind > KEPT:
+                        missed += blocks * min((behind - KEPT) / (DISPLACED - KEPT), most)
                 follow_of[tile] = time + DISTANCE
                 time += length
                 if ends[tile] + FINISH > time:
                     time = ends[tile] + FINISH
                 ends[tile] = time
-                busy += time - begin
-                done += length
                 heapreplace(free, time)
         first = 0
     end = max(free)
+    total = sum(lengths)
+    done = (num_tasks // num_tiles - simulated[0]) * total - sum(lengths[: simulated[1]])
     if omitted:
-        earlier = (begun * sum(lengths) + sum(lengths[: omitted % num_tiles])) * rounds
-        end += earlier * (busy / done) / programs
-    return end * programs * kv_heads / PROGRAMS
+        earlier = begun * total + sum(lengths[: omitted % num_tiles])
+        end += earlier * ((sum(free) - settled) / done) / programs
+    if most:
+        missed *= num_tasks // num_tiles * total / done
+        missed += most * tiles.returned_blocks * num_kv_heads // kv_heads * head_rounds
+    share = kv_heads / PROGRAMS
+    return end * programs * share, missed * heads_per_item * share
 
 
 def makespan(lengths: np.ndarray, heads: int, heads_at_once: int, longest: float) -> float:

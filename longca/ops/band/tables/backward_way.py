@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from longca.ops.band.tables.backward_rule import AddOrder, preferred_dq_order
 from longca.ops.band.tables.backward_time import HEAD_DIM, one_pass_us, two_kernels_us
-from longca.ops.band.tables.heads import HEADS_AT_ONCE, heads_per_item_of
+from longca.ops.band.tables.heads import even_part, heads_per_item_of
 from longca.ops.band.tables.tile_rows import TILE, TileRows
 
 if TYPE_CHECKING:
@@ -31,6 +31,11 @@ LAST_IS_SLOWER_UNSORTED = 10240
 LONGEST = 65536
 LONGEST_ODD = 10240
 LEAST_SEEN = 500
+# Items of one pass that start together. More than FEW_ITEMS only if they have at most so many rows of Q, dO and
+# dQ: with more they were slower in most cases, and no prediction says when.
+ITEMS_AT_ONCE = (1, 2, 4, 8, 16)
+FEW_ITEMS = 4
+ROWS_OF_MANY = 160_000
 
 
 @dataclass(frozen=True)
@@ -80,35 +85,45 @@ def has_predicted_times(mask: Mask, num_kv_heads: int) -> bool:
 def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[BackwardWay, float]:
     """Predicted microseconds of each way that may be the quickest, for a mask with `has_predicted_times`.
 
-    The order from the last row is left out: it is hardly ever the quickest up to LAST_IS_SLOWER tokens. So is
-    a way that would take longer than another one even if no item waited; and one pass where keys are out of
-    order, as those of several ranks may be: its work tiles then wait for each other as no prediction says.
+    The order from the last row is left out: it is hardly ever the quickest up to LAST_IS_SLOWER tokens. So are
+    one pass with more or fewer items at once than a number that is slower already, and any that would take
+    longer than two kernels even if no item waited; and one pass where keys are out of order, as those of
+    several ranks may be: its work tiles then wait for each other as no prediction says.
     """
     (bands,) = mask.groups
     tiles = _tiles_of(mask)
     ratio = num_q_heads // num_kv_heads
     heads_per_item = math.gcd(heads_per_item_of(mask, AddOrder.FROM_FIRST, num_q_heads, TILE), ratio)
     times = {BackwardWay(None): two_kernels_us(bands, tiles, num_q_heads, num_kv_heads)}
-    for at_once in ways_of_one_pass(num_kv_heads, ratio // heads_per_item) if tiles.is_in_order else ():
-        least = min(times.values())
-        time = one_pass_us(tiles, num_q_heads, num_kv_heads, heads_per_item, at_once, below=least)
-        if time is not None:
-            times[BackwardWay(AddOrder.FROM_FIRST, *at_once)] = time
+    if not tiles.is_in_order:
+        return times
+    ways = ways_of_one_pass(mask.seqlen_q, num_q_heads, num_kv_heads, heads_per_item)
+    few = sum(math.prod(way) <= FEW_ITEMS for way in ways) - 1
+    # more items wait less for each other, and miss the cache more often: from a few on ever more of them, and
+    # ever fewer, as long as that gains
+    for some in (ways[few:], ways[few - 1 :: -1] if few else []):
+        last = times.get(BackwardWay(AddOrder.FROM_FIRST, *ways[few]), math.inf)
+        for at_once in some:
+            least = min(times.values())
+            time = one_pass_us(tiles, num_q_heads, num_kv_heads, heads_per_item, at_once, below=least)
+            if time is None or time >= last:
+                break
+            times[BackwardWay(AddOrder.FROM_FIRST, *at_once)] = last = time
     return times
 
 
-def ways_of_one_pass(num_kv_heads: int, head_rounds: int) -> list[tuple[int, int]]:
-    """(KV heads, items of each work tile and KV head) that may start together: up to four KV heads, and,
-    where there are fewer, also two items of each.
-
-    Args:
-        head_rounds: items of a work tile and KV head.
-    """
-    heads = [number for number in range(HEADS_AT_ONCE, 0, -1) if num_kv_heads % number == 0]
-    ways = [(number, 1) for number in heads]
-    if heads[0] < HEADS_AT_ONCE and head_rounds % 2 == 0:
-        ways.append((heads[0], 2))
-    return ways
+def ways_of_one_pass(
+    num_rows: int, num_q_heads: int, num_kv_heads: int, heads_per_item: int
+) -> list[tuple[int, int]]:
+    """(KV heads, items of each work tile and KV head) that may start together: up to so many of ITEMS_AT_ONCE
+    in all, of as many KV heads as there are."""
+    head_rounds = num_q_heads // num_kv_heads // heads_per_item
+    ways = []
+    for items in ITEMS_AT_ONCE:
+        if items <= FEW_ITEMS or items * heads_per_item * num_rows <= ROWS_OF_MANY:
+            kv_heads = even_part(num_kv_heads, items)
+            ways.append((kv_heads, even_part(head_rounds, items // kv_heads)))
+    return list(dict.fromkeys(ways))
 
 
 def backward_us(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> float | None:

@@ -138,6 +138,36 @@ class TileRows:
             result[tile].append((predecessor, blocks))
         return result
 
+    @cached_property
+    def shared_rows(self) -> list[list[tuple[int, int]]]:
+        """For each work tile, the rows that it shares with the one before it, segment by segment: (blocks
+        between the beginnings of both if they are at the same row together, blocks of the shared rows)."""
+        sizes = -((self.first - self.end) // BLOCK)
+        before = np.cumsum(sizes) - sizes
+        before -= before[np.searchsorted(self.tile, self.tile)]
+        # each segment with all segments of the tile before
+        begin, end = np.searchsorted(self.tile, [self.tile - 1, self.tile])
+        counts = end - begin
+        mine = np.repeat(np.arange(len(self.tile)), counts)
+        other = np.arange(len(mine)) - np.repeat(np.cumsum(counts) - counts - begin, counts)
+        row = np.maximum(self.first[mine], self.first[other])
+        rows = np.minimum(self.end[mine], self.end[other]) - row
+        mine, other, row, rows = (x[rows > 0] for x in (mine, other, row, rows))
+        distance = before[other] + (row - self.first[other]) // BLOCK
+        distance -= before[mine] + (row - self.first[mine]) // BLOCK
+        result: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tiles)]
+        for tile, shift, blocks in zip(
+            self.tile[mine].tolist(), distance.tolist(), (-(-rows // BLOCK)).tolist(), strict=True
+        ):
+            result[tile].append((shift, blocks))
+        return result
+
+    @cached_property
+    def returned_blocks(self) -> int:
+        """Blocks of rows that an earlier work tile has, but not the one before, of all work tiles."""
+        shared = sum(blocks for of_tile in self.shared_rows for _, blocks in of_tile)
+        return max(int(self.blocks.sum()) - shared - -(-self.num_rows // BLOCK), 0)
+
     def _latest_before(self) -> np.ndarray:
         """(S,) the last segment of an earlier work tile that has the first row of each segment; -1: none."""
         num_segments = len(self.tile)

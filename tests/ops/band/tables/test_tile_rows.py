@@ -12,7 +12,7 @@ from longca.masks.band import transpose
 from longca.ops.band.plan import make_schedules
 from longca.ops.band.tables.backward_rule import AddOrder
 from longca.ops.band.tables.schedule import NUM_FULL, PARTIAL_END, PARTIAL_START, ROW_START, TileSpec
-from longca.ops.band.tables.tile_rows import TileRows
+from longca.ops.band.tables.tile_rows import BLOCK, TILE, TileRows
 from tests.helpers.kernels.masks_for_tests import band_masks
 from tests.helpers.masks.strategies import quick
 from tests.helpers.ops.backward_tables import rows_of
@@ -34,6 +34,33 @@ def test_rows_are_those_that_see_a_tile(mask: Mask) -> None:
         assert (
             rows.num_partial(1) <= sum((tile.any(1) & ~tile.all(1)).sum() for tile in tiles) or len(bands) > 1
         )
+
+
+@quick
+@given(band_masks(max_groups=1))
+def test_shared_rows_are_those_of_neighbouring_tiles(mask: Mask) -> None:
+    rows = TileRows.of(mask.groups[0], mask.seqlen_q, mask.seqlen_k)
+    seen = mask.dense().reshape(mask.seqlen_q, mask.seqlen_k)
+    tiles = [seen[:, start : start + TILE].any(1) for start in range(0, mask.seqlen_k, TILE)][::-1]
+    for tile, shared in enumerate(rows.shared_rows):
+        both = tiles[tile] & tiles[tile - 1] if tile else np.zeros(mask.seqlen_q, bool)
+        assert (both.sum() > 0) == (len(shared) > 0)
+        assert -(-both.sum() // BLOCK) <= sum(blocks for _, blocks in shared) <= both.sum()
+
+
+def test_distances_between_tiles_at_the_same_row() -> None:
+    causal = rows_of(build_mask("causal", seqlen=1024))
+    # each begins two blocks of rows before the tile of later keys
+    assert causal.shared_rows == [[], *([(-2, 2 * number)] for number in range(1, 8))]
+    assert causal.returned_blocks == 0
+    full = rows_of(build_mask("full", seqlen=1024))
+    assert full.shared_rows == [[], *([(0, 16)] for _ in range(7))]
+    documents = rows_of(build_mask("full_document", seqlen=1024, documents=[512, 512]))
+    assert [len(shared) for shared in documents.shared_rows] == [0, 1, 1, 1, 0, 1, 1, 1]
+    far = 1 << 40
+    bands = [(0, 256, 0, 128), (256, 512, 128, 256), (0, 256, 256, 384)]
+    apart = TileRows.of(np.array([(*rows, -far, far) for rows in bands]), 512, 384)
+    assert apart.shared_rows == [[], [], []] and apart.returned_blocks == 4
 
 
 @pytest.mark.parametrize(
