@@ -28,7 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longca.core import UserError, unknown
+from longca.core import UserError, parse_heads, unknown
+from longca.ops.band.tables.backward_way import FEW_ITEMS, ways_of_one_pass
 from tools.pages import ROOT
 
 FOLDER = ROOT / "results" / "renew"
@@ -58,9 +59,15 @@ SWEEP_WAYS = (
 
 def sweep(heads: str, lengths: str = SWEEP_LENGTHS) -> str:
     """The command that times every way to the gradients at these lengths, shortest first."""
+    num_q_heads, num_kv_heads = parse_heads(heads)
+    many = ",".join(
+        f"bwd from first s1 k{kv_heads} r{rounds}"
+        for kv_heads, rounds in ways_of_one_pass(1, num_q_heads, num_kv_heads, 1)
+        if kv_heads * rounds > FEW_ITEMS
+    )
     return (
         f"benchmarks.band.dq_order --seconds 510 --heads {heads} --lengths {lengths} --also "
-        f"'{SWEEP_WAYS}' --out {OUT}"
+        f"'{SWEEP_WAYS},{many}' --out {OUT}"
     )
 
 

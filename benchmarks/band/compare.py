@@ -35,6 +35,7 @@ from benchmarks.band.tables import (
     WITH_RESTS,
     Record,
     beside_best,
+    by_mask,
     read,
     targets,
     wide,
@@ -384,7 +385,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def publish(records: Sequence[Record], options: argparse.Namespace) -> None:
-    for table in (wide, beside_best, targets):
+    for table in (wide, beside_best, by_mask, targets):
         table(records).publish(options)
 
 

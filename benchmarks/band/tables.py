@@ -141,40 +141,27 @@ def _cell(rival: Record | None, ours: float | None) -> str:
 def beside_best(records: Sequence[Record]) -> Table:
     """Makes a row for each length and direction: the speed of `band` over the quickest of `BEST_OF` under
     each static mask."""
-    ours = dict[tuple, Record]()
-    best = dict[tuple, Record]()
-    for record in records:
-        if record.tflops and not record.density and record.kernel == OURS:
-            ours[record.case] = record
-        if record.tflops and not record.density and record.kernel in BEST_OF:
-            best[record.case] = max(
-                record, best.get(record.case, record), key=lambda entry: entry.tflops or 0.0
-            )
+    by_length: dict[tuple[int, str], dict[str, Lead]] = {}
+    for (seqlen, mask, _, _, direction), lead in leads_over_best(records).items():
+        by_length.setdefault((seqlen, direction), {})[mask] = lead
     entries = []
-    for seqlen, direction in sorted(
-        {(case[0], case[-1]) for case in ours}, key=lambda entry: (entry[0], entry[1] == "bwd")
-    ):
-        leads = {
-            case[1]: _lead(ours[case], best[case])
-            for case in ours
-            if case in best and (case[0], case[-1]) == (seqlen, direction)
-        }
-        if leads:
-            where = min(leads, key=lambda mask: leads[mask].ratio)
-            orders = [lead.order for lead in leads.values()]
-            entries.append(
-                {
-                    "tokens": seqlen,
-                    "direction": direction,
-                    "masks": len(leads),
-                    "ahead": orders.count("more"),
-                    "tied": orders.count("same"),
-                    "enough": sum(lead.ratio >= BEST_EACH for lead in leads.values()),
-                    "mean": mean_lead(list(leads.values())).ratio,
-                    "least": leads[where].ratio,
-                    "where": where,
-                }
-            )
+    for seqlen, direction in sorted(by_length, key=lambda entry: (entry[0], entry[1] == "bwd")):
+        leads = by_length[seqlen, direction]
+        where = min(leads, key=lambda mask: leads[mask].ratio)
+        orders = [lead.order for lead in leads.values()]
+        entries.append(
+            {
+                "tokens": seqlen,
+                "direction": direction,
+                "masks": len(leads),
+                "ahead": orders.count("more"),
+                "tied": orders.count("same"),
+                "enough": sum(lead.ratio >= BEST_EACH for lead in leads.values()),
+                "mean": mean_lead(list(leads.values())).ratio,
+                "least": leads[where].ratio,
+                "where": where,
+            }
+        )
     rows = [
         (
             format_length(entry["tokens"]),
@@ -206,6 +193,50 @@ def beside_best(records: Sequence[Record]) -> Table:
         f"and {BEST_EACH} × under each mask."
     )
     return Table("band_best", caption, columns, tuple(rows), tuple(entries), ("", "where", "met"))
+
+
+def by_mask(records: Sequence[Record]) -> Table:
+    """Makes a row for each direction and static mask: the ratios of `beside_best` at each length, low ones in
+    bold type."""
+    leads = leads_over_best(records)
+    lengths = sorted({case[0] for case in leads})
+    entries = []
+    rows = []
+    for direction in ("fwd", "bwd"):
+        for mask in sorted({case[1] for case in leads if case[-1] == direction}):
+            ratios = {
+                case[0]: lead.ratio for case, lead in leads.items() if (case[1], case[-1]) == (mask, direction)
+            }
+            entries.append({"mask": mask, "direction": direction, **{str(n): ratios.get(n) for n in lengths}})
+            rows.append((mask, direction, *(_ratio_text(ratios.get(seqlen)) for seqlen in lengths)))
+    caption = (
+        f"Band attention's speed over that of the quickest of {', '.join(BEST_OF)} at each length, in tokens; "
+        f"bold: below {BEST_EACH}. –: not measured."
+    )
+    columns = ("mask", "", *map(format_length, lengths))
+    return Table("band_by_mask", caption, columns, tuple(rows), tuple(entries), ("mask", ""))
+
+
+def _ratio_text(ratio: float | None) -> str:
+    if ratio is None:
+        return "–"
+    return f"**{ratio:.2f}**" if ratio < BEST_EACH else f"{ratio:.2f}"
+
+
+def leads_over_best(records: Sequence[Record]) -> dict[tuple[int, str, float, str, str], Lead]:
+    """The lead of `band` over the quickest of `BEST_OF` in each case of a static mask that both have."""
+    timed = [record for record in records if record.tflops and not record.density]
+    best: dict[tuple, Record] = {}
+    for record in timed:
+        if record.kernel in BEST_OF:
+            best[record.case] = max(
+                record, best.get(record.case, record), key=lambda entry: entry.tflops or 0.0
+            )
+    return {
+        record.case: _lead(record, best[record.case])
+        for record in timed
+        if record.kernel == OURS and record.case in best
+    }
 
 
 def _lead(ours: Record, rival: Record) -> Lead:

@@ -53,7 +53,8 @@ FOLDERS = tuple(
     )
     for heads in all_heads
 )
-PARTS = "reports/h200/ways/parts"  # of `dq_order --ranks`, which no cost is fitted to
+# of `dq_order --ranks`, which no cost is fitted to
+PARTS = ("reports/h200/ways/parts", "reports/h200/ways/parts-many-at-once")
 TWO = BackwardWay(None)
 COLUMNS = ("choice", "masks", "slower than the best, mean", "most", "by more than 3 %")
 MUCH = 0.03
@@ -299,9 +300,10 @@ def read(folders: Sequence[Path]) -> list[Sample]:
     return samples
 
 
-def read_parts(folder: Path) -> list[Sample]:
+def read_parts(folders: Sequence[Path]) -> list[Sample]:
     """The samples of ranks' parts of masks, of those with predicted times. The other ones go by sizes."""
-    samples = _samples(read_records(folder, TIMES), cases(ranks=RANKS))
+    measured = cases(ranks=RANKS)
+    samples = [sample for folder in folders for sample in _samples(read_records(folder, TIMES), measured)]
     return [sample for sample in samples if sample.by_plan in sample.measured_us]
 
 
@@ -341,7 +343,8 @@ def main(arguments: Sequence[str]) -> int:
     for sample in worst:
         way = sample.predicted(COMMITTED)
         print(f"{sample.mask} {sample.seqlen} {sample.heads}: {percent(sample.loss(way))} by {_text(way)}")
-    table(samples, () if options.folders else read_parts(ROOT / PARTS)).publish(options)
+    parts = [] if options.folders else read_parts([ROOT / folder for folder in PARTS])
+    table(samples, parts).publish(options)
     return 0
 
 

@@ -52,9 +52,9 @@ def test_a_choice_loses_what_the_other_way_would_gain() -> None:
 
 
 def test_a_choice_of_heads_at_once_has_their_column() -> None:
-    """The plan takes four KV heads at once under `full` at 4K; else the column of its order counts."""
+    """The plan takes eight KV heads at once under `full` at 4K; else the column of its order counts."""
     mask = build_mask("full", seqlen=4096)
-    entry = record(mask, 300.0, 350.0) | {"bwd from first s1 k4 r1": 500.0, "bwd": 600.0}
+    entry = record(mask, 300.0, 350.0) | {"bwd from first s1 k8 r1": 500.0, "bwd": 600.0}
     (actual, _), (other, _) = (
         table([line], [Case("4K", mask, 64, 8)]).records for line in (entry, record(mask, 300.0, 350.0))
     )

@@ -51,13 +51,13 @@ def test_the_choice_loses_little_where_its_length_is_held_out(samples: list[way_
 def test_choices_are_within_3_percent_of_the_best(
     mask: str, seqlen: int, heads: str, samples: list[way_costs.Sample]
 ) -> None:
-    (sample,) = (one for one in samples if (one.mask, one.seqlen, one.heads) == (mask, seqlen, heads))
-    assert sample.loss(sample.predicted(COMMITTED)) < 0.03
+    known = [one for one in samples if (one.mask, one.seqlen, one.heads) == (mask, seqlen, heads)]
+    assert known and all(one.loss(one.predicted(COMMITTED)) < 0.03 for one in known)
 
 
 def test_calls_that_were_held_up_are_left_out(samples: list[way_costs.Sample]) -> None:
     """Under `full` at 5K, four KV heads at once stand in two columns: 3.5 ms, and 11.3."""
-    (sample,) = (one for one in samples if (one.mask, one.seqlen, one.heads) == ("full", 5120, "64:8"))
+    sample = next(one for one in samples if (one.mask, one.seqlen, one.heads) == ("full", 5120, "64:8"))
     assert sample.measured_us[BackwardWay(AddOrder.FROM_FIRST, 4, 1)] == pytest.approx(3481, rel=1e-3)
     assert all(max(one.repeated, default=0) < 0.5 for one in samples)
 

@@ -90,6 +90,6 @@ def test_only_one_exchange_of_chunks_is_at_once() -> None:
 
 
 def test_few_received_keys_cost_less_than_a_second_call() -> None:
-    """Two documents, the first of which ends a little behind the border of two ranks."""
-    mask = Mask.from_documents([9000, 7384], causal=False)
+    """A document ends a little behind the border of two ranks."""
+    mask = Mask.from_documents([6000, 3000, 7384], causal=False)
     assert computes_at_once(plan_of(mask, 2, "contiguous"), CALL, Registry("kernel").load("band"))

@@ -42,11 +42,11 @@ PROGRAMS = 132  # multiprocessors of an H100 and of an H200
 START = 2.0
 FINISH = 3.0
 DISTANCE = 1.5
-# simulated at least: items of each program, and items
+# simulated at least: items of each program, and of all
 WAVES = 4
-ITEMS = 256
-# Blocks that each program computes until a block's rows begin to be displaced from the level-2 cache (30 MB of
-# Q, dO and dQ later), and until they surely are (100 MB): chosen among twelve settings in the same way.
+ITEMS = 132
+# Blocks that each program computes until a block's rows begin to be displaced from the level-2 cache, after
+# 30 MB of Q, dO and dQ, and until they surely are, after 100 MB: chosen among twelve settings alike.
 KEPT = 3.5
 DISPLACED = 11.5
 ROWS = 1e5
@@ -55,7 +55,7 @@ ROWS = 1e5
 # benchmarks.band.way_costs`, which tells how well.
 ONE_PASS = ("call", "q rows", "kv rows", "zeros", "partial blocks", "blocks", "missed blocks")
 SIMULATED = slice(ONE_PASS.index("blocks"), None)  # the last two
-ONE_PASS_US = (9.807, 25.46, 34.48, 11.81, 0.4614, 1.918, 0.7864)
+ONE_PASS_US = (9.591, 26.65, 34.14, 11.72, 0.4588, 1.914, 0.7262)
 TWO_KERNELS = ("call", "dkdv blocks", "dq blocks", "partial dkdv blocks", "partial dq blocks", "q rows")
 TWO_KERNELS_US = (56.0, 1.292, 1.122, 0.1422, 0.4804, 6.167)
 
@@ -185,9 +185,9 @@ def one_pass_blocks(
     used = kv_heads * rounds * heads_per_item * tiles.num_rows / (PROGRAMS * BLOCK)
     most = min(max((used - KEPT) / (DISPLACED - KEPT), 0.0), 1.0)
     shared = tiles.shared_rows if most else [()] * num_tiles
-    # whole waves are left out, at the beginning; how far items stay behind takes more of them to settle
-    waves = max(WAVES, ITEMS // programs) if most else WAVES
-    omitted = max((num_tasks // wave - waves) * wave, 0)
+    # whole waves are left out, at the beginning; how far items stay behind settles over a head's work tiles
+    least = max(ITEMS // rounds, num_tiles) if most else 0
+    omitted = max((num_tasks // wave - max(WAVES, -(-least // wave))) * wave, 0)
     work = list(zip(range(num_tiles), lengths, tiles.predecessors, shared, strict=True))
     free = [0.0] * programs
     # when each work tile begins, and DISTANCE later

@@ -31,8 +31,8 @@ LAST_IS_SLOWER_UNSORTED = 10240
 LONGEST = 65536
 LONGEST_ODD = 10240
 LEAST_SEEN = 500
-# Items of one pass that start together. More than FEW_ITEMS only if they have at most so many rows of Q, dO and
-# dQ: with more they were slower in most cases, and no prediction says when.
+# Items of one pass that start together. More than FEW_ITEMS only if they have at most so many rows of Q, dO
+# and dQ: with more they were slower in most cases, and no prediction says when.
 ITEMS_AT_ONCE = (1, 2, 4, 8, 16)
 FEW_ITEMS = 4
 ROWS_OF_MANY = 160_000
@@ -85,8 +85,8 @@ def has_predicted_times(mask: Mask, num_kv_heads: int) -> bool:
 def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[BackwardWay, float]:
     """Predicted microseconds of each way that may be the quickest, for a mask with `has_predicted_times`.
 
-    The order from the last row is left out: it is hardly ever the quickest up to LAST_IS_SLOWER tokens. So are
-    one pass with more or fewer items at once than a number that is slower already, and any that would take
+    Left out are the order from the last row, which is hardly ever the quickest up to LAST_IS_SLOWER tokens;
+    one pass with more or fewer items at once than a number that is slower already, or where it would take
     longer than two kernels even if no item waited; and one pass where keys are out of order, as those of
     several ranks may be: its work tiles then wait for each other as no prediction says.
     """

@@ -75,7 +75,7 @@ def test_omitted_waves_hardly_change_the_sum(name: str, monkeypatch: pytest.Monk
     for key, (blocks, missed) in few.items():
         every = one_pass_blocks(tiles, 8, 8, 1, key)
         assert blocks == pytest.approx(every[0], rel=0.03)
-        assert missed == pytest.approx(every[1], rel=0.2, abs=0.02 * every[0])
+        assert missed == pytest.approx(every[1], rel=0.25, abs=0.02 * every[0])
     assert pairs == pytest.approx(makespan(tiles.blocks, 64, 8, 64), rel=0.01)
 
 
