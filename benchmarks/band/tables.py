@@ -204,14 +204,13 @@ def by_mask(records: Sequence[Record]) -> Table:
     rows = []
     for direction in ("fwd", "bwd"):
         for mask in sorted({case[1] for case in leads if case[-1] == direction}):
-            ratios = {
-                case[0]: lead.ratio for case, lead in leads.items() if (case[1], case[-1]) == (mask, direction)
-            }
+            mine = {case[0]: lead for case, lead in leads.items() if (case[1], case[-1]) == (mask, direction)}
+            ratios = {seqlen: lead.ratio for seqlen, lead in mine.items()}
             entries.append({"mask": mask, "direction": direction, **{str(n): ratios.get(n) for n in lengths}})
             rows.append((mask, direction, *(_ratio_text(ratios.get(seqlen)) for seqlen in lengths)))
     caption = (
-        f"Band attention's speed over that of the quickest of {', '.join(BEST_OF)} at each length, in tokens; "
-        f"bold: below {BEST_EACH}. –: not measured."
+        f"Band attention's speed over that of the quickest of {', '.join(BEST_OF)} at each length. "
+        f"Bold: below {BEST_EACH}. –: not measured."
     )
     columns = ("mask", "", *map(format_length, lengths))
     return Table("band_by_mask", caption, columns, tuple(rows), tuple(entries), ("mask", ""))
