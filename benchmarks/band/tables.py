@@ -198,16 +198,18 @@ def beside_best(records: Sequence[Record]) -> Table:
 def by_mask(records: Sequence[Record]) -> Table:
     """Makes a row for each direction and static mask: the ratios of `beside_best` at each length, low ones in
     bold type."""
-    leads = leads_over_best(records)
-    lengths = sorted({case[0] for case in leads})
+    ratios: dict[tuple[str, str], dict[int, float]] = {}
+    for (seqlen, mask, _, _, direction), lead in leads_over_best(records).items():
+        ratios.setdefault((mask, direction), {})[seqlen] = lead.ratio
+    lengths = sorted({seqlen for by_length in ratios.values() for seqlen in by_length})
     entries = []
     rows = []
-    for direction in ("fwd", "bwd"):
-        for mask in sorted({case[1] for case in leads if case[-1] == direction}):
-            mine = {case[0]: lead for case, lead in leads.items() if (case[1], case[-1]) == (mask, direction)}
-            ratios = {seqlen: lead.ratio for seqlen, lead in mine.items()}
-            entries.append({"mask": mask, "direction": direction, **{str(n): ratios.get(n) for n in lengths}})
-            rows.append((mask, direction, *(_ratio_text(ratios.get(seqlen)) for seqlen in lengths)))
+    for mask, direction in sorted(ratios, key=lambda entry: (entry[1] == "bwd", entry[0])):
+        each = [ratios[mask, direction].get(seqlen) for seqlen in lengths]
+        entries.append(
+            {"mask": mask, "direction": direction} | dict(zip(map(str, lengths), each, strict=True))
+        )
+        rows.append((mask, direction, *map(_ratio_text, each)))
     caption = (
         f"Band attention's speed over that of the quickest of {', '.join(BEST_OF)} at each length. "
         f"Bold: below {BEST_EACH}. –: not measured."

@@ -42,16 +42,12 @@ from longca.predict.fit import non_negative
 from tools.pages import ROOT
 from tools.table import Table, add_options, read_records
 
-FOLDERS = tuple(
-    f"reports/h200/ways/{heads}{part}"
-    for part, all_heads in (
-        ("", ("64-8", "32-8", "16-2", "64-64")),
-        ("-middle", ("64-8", "32-8", "16-2", "64-64")),
-        ("-long", ("64-8",)),
-        ("-many-at-once", ("64-8", "32-8", "16-2", "64-64")),
-        ("-long-many-at-once", ("64-8",)),
-    )
-    for heads in all_heads
+ALL_HEADS = ("64-8", "32-8", "16-2", "64-64")
+FOLDERS = (
+    *(f"reports/h200/ways/{heads}{part}" for part in ("", "-middle") for heads in ALL_HEADS),
+    "reports/h200/ways/64-8-long",
+    *(f"reports/h200/ways/{heads}-many-at-once" for heads in ALL_HEADS),
+    "reports/h200/ways/64-8-long-many-at-once",
 )
 # of `dq_order --ranks`, which no cost is fitted to
 PARTS = ("reports/h200/ways/parts", "reports/h200/ways/parts-many-at-once")

@@ -50,9 +50,8 @@ ITEMS = 132
 KEPT = 3.5
 DISPLACED = 11.5
 ROWS = 1e5
-# Microseconds for one of each amount, fitted on `reports/h200/ways` (13 lengths from 1K to 10K under 12
-# masks, 5 from 12K to 24K under 17; 64:8, 32:8, 16:2 and 64:64 heads, H200s) by `python -m
-# benchmarks.band.way_costs`, which tells how well.
+# Microseconds for one of each amount, fitted on `reports/h200/ways` (1K to 24K tokens, 12 to 17 masks;
+# 64:8, 32:8, 16:2 and 64:64 heads, H200s) by `python -m benchmarks.band.way_costs`, which tells how well.
 ONE_PASS = ("call", "q rows", "kv rows", "zeros", "partial blocks", "blocks", "missed blocks")
 SIMULATED = slice(ONE_PASS.index("blocks"), None)  # the last two
 ONE_PASS_US = (9.591, 26.65, 34.14, 11.72, 0.4588, 1.914, 0.7262)
@@ -179,16 +178,17 @@ def one_pass_blocks(
     num_tiles = tiles.num_tiles
     programs = max(PROGRAMS // kv_heads, 1)
     lengths = (tiles.blocks * heads_per_item + (START + FINISH)).tolist()
-    num_tasks = num_kv_heads // kv_heads * head_rounds * num_tiles // rounds  # of `rounds` items each
+    num_sections = num_kv_heads // kv_heads * head_rounds // rounds
+    num_tasks = num_sections * num_tiles  # of `rounds` items each
     wave = max(programs // rounds, 1)
     # of a block's rows, if those of all heads at work were used since
     used = kv_heads * rounds * heads_per_item * tiles.num_rows / (PROGRAMS * BLOCK)
     most = min(max((used - KEPT) / (DISPLACED - KEPT), 0.0), 1.0)
-    shared = tiles.shared_rows if most else [()] * num_tiles
     # whole waves are left out, at the beginning; how far items stay behind settles over a head's work tiles
     least = max(ITEMS // rounds, num_tiles) if most else 0
     omitted = max((num_tasks // wave - max(WAVES, -(-least // wave))) * wave, 0)
-    work = list(zip(range(num_tiles), lengths, tiles.predecessors, shared, strict=True))
+    shared_rows = tiles.shared_rows if most else [()] * num_tiles
+    work = list(zip(range(num_tiles), lengths, tiles.predecessors, shared_rows, strict=True))
     free = [0.0] * programs
     # when each work tile begins, and DISTANCE later
     follows = [[-1.0 * FAR] * num_tiles for _ in range(rounds)]
@@ -196,7 +196,7 @@ def one_pass_blocks(
     missed = settled = 0.0
     begun, first = divmod(omitted, num_tiles)
     simulated = begun, first
-    for section in range(begun, num_tasks // num_tiles):
+    for section in range(begun, num_sections):
         if section * rounds % head_rounds == 0:
             ends = [0.0] * num_tiles
         if section == begun + 1 + wave // num_tiles:  # the first wave waits in another way
@@ -221,13 +221,13 @@ def one_pass_blocks(
         first = 0
     end = max(free)
     total = sum(lengths)
-    done = (num_tasks // num_tiles - simulated[0]) * total - sum(lengths[: simulated[1]])
+    done = (num_sections - simulated[0]) * total - sum(lengths[: simulated[1]])
     if omitted:
         earlier = begun * total + sum(lengths[: omitted % num_tiles])
         end += earlier * ((sum(free) - settled) / done) / programs
     if most:
-        missed *= num_tasks // num_tiles * total / done
-        missed += most * tiles.returned_blocks * num_kv_heads // kv_heads * head_rounds
+        missed *= num_sections * total / done
+        missed += most * tiles.returned_blocks * num_sections * rounds
     share = kv_heads / PROGRAMS
     return end * programs * share, missed * heads_per_item * share
 

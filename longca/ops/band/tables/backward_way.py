@@ -87,7 +87,7 @@ def predicted_us(mask: Mask, num_q_heads: int, num_kv_heads: int) -> dict[Backwa
 
     Left out are the order from the last row, which is hardly ever the quickest up to LAST_IS_SLOWER tokens;
     one pass with more or fewer items at once than a number that is slower already, or where it would take
-    longer than two kernels even if no item waited; and one pass where keys are out of order, as those of
+    longer than another way even if no item waited; and one pass where keys are out of order, as those of
     several ranks may be: its work tiles then wait for each other as no prediction says.
     """
     (bands,) = mask.groups

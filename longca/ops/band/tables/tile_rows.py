@@ -119,32 +119,18 @@ class TileRows:
         It must stay behind the latest one that has its first rows; and, where several begin together, it
         passes there after the last of them.
         """
-        sizes = -((self.first - self.end) // BLOCK)
-        # blocks of the work tile before each segment
-        before = np.cumsum(sizes) - sizes
-        before -= before[np.searchsorted(self.tile, self.tile)]
         latest = self._latest_before()
         begins = np.flatnonzero(latest >= 0)
         passes, passed, rows = self._passing()
         mine = np.append(begins, passes)
         other = np.append(latest[begins], passed)
-        row = np.append(self.first[begins], rows)
-        shift = before[other] + (row - self.first[other]) // BLOCK
-        shift -= before[mine] + (row - self.first[mine]) // BLOCK
-        result: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tiles)]
-        for tile, predecessor, blocks in zip(
-            self.tile[mine].tolist(), self.tile[other].tolist(), shift.tolist(), strict=True
-        ):
-            result[tile].append((predecessor, blocks))
-        return result
+        distance = self._distance(mine, other, np.append(self.first[begins], rows))
+        return self._by_tile(mine, self.tile[other], distance)
 
     @cached_property
     def shared_rows(self) -> list[list[tuple[int, int]]]:
         """For each work tile, the rows that it shares with the one before it, segment by segment: (blocks
         between the beginnings of both if they are at the same row together, blocks of the shared rows)."""
-        sizes = -((self.first - self.end) // BLOCK)
-        before = np.cumsum(sizes) - sizes
-        before -= before[np.searchsorted(self.tile, self.tile)]
         # each segment with all segments of the tile before
         begin, end = np.searchsorted(self.tile, [self.tile - 1, self.tile])
         counts = end - begin
@@ -153,20 +139,34 @@ class TileRows:
         row = np.maximum(self.first[mine], self.first[other])
         rows = np.minimum(self.end[mine], self.end[other]) - row
         mine, other, row, rows = (x[rows > 0] for x in (mine, other, row, rows))
-        distance = before[other] + (row - self.first[other]) // BLOCK
-        distance -= before[mine] + (row - self.first[mine]) // BLOCK
-        result: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tiles)]
-        for tile, shift, blocks in zip(
-            self.tile[mine].tolist(), distance.tolist(), (-(-rows // BLOCK)).tolist(), strict=True
-        ):
-            result[tile].append((shift, blocks))
-        return result
+        return self._by_tile(mine, self._distance(mine, other, row), -(-rows // BLOCK))
 
     @cached_property
     def returned_blocks(self) -> int:
         """Blocks of rows that an earlier work tile has, but not the one before, of all work tiles."""
         shared = sum(blocks for of_tile in self.shared_rows for _, blocks in of_tile)
         return max(int(self.blocks.sum()) - shared - -(-self.num_rows // BLOCK), 0)
+
+    @cached_property
+    def _blocks_before(self) -> np.ndarray:
+        """(S,) blocks of the work tile before each segment."""
+        sizes = -((self.first - self.end) // BLOCK)
+        before = np.cumsum(sizes) - sizes
+        return before - before[np.searchsorted(self.tile, self.tile)]
+
+    def _distance(self, mine: np.ndarray, other: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """Blocks from the beginning of the other segments' work tiles to that of these segments' if both are
+        at a row together."""
+        of_other = self._blocks_before[other] + (row - self.first[other]) // BLOCK
+        return of_other - self._blocks_before[mine] - (row - self.first[mine]) // BLOCK
+
+    def _by_tile(self, segment: np.ndarray, *numbers: np.ndarray) -> list[list[tuple[int, int]]]:
+        """Two numbers of each segment, as pairs of its work tile."""
+        result: list[list[tuple[int, int]]] = [[] for _ in range(self.num_tiles)]
+        first, second = (number.tolist() for number in numbers)
+        for tile, pair in zip(self.tile[segment].tolist(), zip(first, second, strict=True), strict=True):
+            result[tile].append(pair)
+        return result
 
     def _latest_before(self) -> np.ndarray:
         """(S,) the last segment of an earlier work tile that has the first row of each segment; -1: none."""
