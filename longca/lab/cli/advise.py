@@ -15,6 +15,7 @@ from longca.lab.cli.options import (
     Json,
     NewTokens,
     check_call,
+    check_one_mask,
     mask_choice,
     only_given,
     print_command,
@@ -33,6 +34,10 @@ UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 def command(
     context: typer.Context,
+    mask_argument: Annotated[
+        str | None,
+        typer.Argument(metavar="MASK", help="The mask, as `longca choose` takes it", show_default=False),
+    ] = None,
     mask: Annotated[
         str,
         typer.Option("--mask", "-m", help="Mask, perhaps with parameters: causal, sliding_window:window=512"),
@@ -50,11 +55,11 @@ def command(
         int, typer.Option(min=1, help="Sequences that are drawn and predicted, for masks that are drawn")
     ] = DRAWS,
     tokens: Annotated[
-        str, typer.Option("--tokens", "-s", help="Tokens of the whole sequence")
+        str, typer.Option("--tokens", "--seqlen", "-s", help="Tokens of the whole sequence")
     ] = USUAL_SEQLEN,
     new_tokens: NewTokens = None,
     gpus: Annotated[
-        int, typer.Option("--gpus", "-w", help="GPUs over which it is divided; 1 ranks kernels")
+        int, typer.Option("--gpus", "--world", "-w", help="GPUs over which it is divided; 1 ranks kernels")
     ] = 1,
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
@@ -119,11 +124,14 @@ def command(
     from longca.core import Registry, parse_heads
     from longca.lab.advice import advise
 
+    given = only_given(context)
+    if given("mask", mask) is not None:
+        check_one_mask(mask_argument, mask)
+    mask = mask_argument or mask
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     Registry("mask").load(name).resolve(params)  # refuses what is no parameter, such as another option's name
     check_call(tokens, heads, head_dim, dtype, new_tokens)
-    given = only_given(context)
     num_q_heads, num_kv_heads = parse_heads(heads)
     fitted, problems = _fitted(records)
     advice = advise(
@@ -148,7 +156,7 @@ def command(
         draws=given("draws", draws),
         **params,
     )
-    if given("mask", mask) is None:
+    if mask_argument is None and given("mask", mask) is None:
         advice = replace(advice, defaults={"mask": name, **advice.defaults})
     for problem in problems:  # after all that can be refused, whose message is one line
         print(f"skipped {problem}", file=sys.stderr)

@@ -11,6 +11,7 @@ from longca.lab.cli.options import (
     NewTokens,
     Results,
     check_call,
+    check_one_mask,
     line_width,
     mask_choice,
     only_given,
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     mask: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="Mask, perhaps with parameters: causal, block_sparse_uniform:density=0.5", show_default=False
         ),
-    ],
+    ] = None,
     runs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -42,14 +43,21 @@ def command(
             "project]",
         ),
     ] = None,
-    seqlen: Annotated[str, typer.Option("--seqlen", "-s", help="Tokens over all ranks")] = USUAL_SEQLEN,
+    mask_option: Annotated[
+        str | None,
+        typer.Option("--mask", "-m", help="The mask, as `longca advise` takes it", show_default=False),
+    ] = None,
+    seqlen: Annotated[
+        str, typer.Option("--seqlen", "--tokens", "-s", help="Tokens over all ranks")
+    ] = USUAL_SEQLEN,
     new_tokens: NewTokens = None,
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
     direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
     world: Annotated[
-        int, typer.Option("--world", "-w", min=1, help="Ranks of context parallelism; 1 for one device")
+        int,
+        typer.Option("--world", "--gpus", "-w", min=1, help="Ranks of context parallelism; 1 for one device"),
     ] = 1,
     corpus: Annotated[
         str | None,
@@ -78,7 +86,7 @@ def command(
     together. Where no record fits, the nearest settings are named and the exit code is 2; `longca advise`
     predicts such calls.
     """
-    from longca.core import parse_heads, unknown
+    from longca.core import UserError, parse_heads, unknown
     from longca.lab.cli.records import columns_of_runs
     from longca.lab.report.choose import COLUMNS
     from longca.lab.report.decide import DIRECTIONS, answer, question_of
@@ -87,6 +95,13 @@ def command(
         raise unknown("direction", direction, DIRECTIONS)
     given = only_given(context)
     check_call(seqlen, heads, head_dim, dtype, new_tokens)
+    if mask_option is not None:  # then all arguments are runs
+        check_one_mask(mask, mask_option)
+        mask, runs = mask_option, [*([mask] if mask else []), *(runs or [])]
+    if mask is None:
+        raise UserError(
+            "No mask is given", todo="Name one, as in `longca choose causal`; `longca list masks` has all"
+        )
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
     num_q_heads, num_kv_heads = parse_heads(heads)

@@ -96,6 +96,14 @@ def only_given(context: typer.Context) -> Callable[[str, Any], Any]:
     return lambda name, value: None if name in not_given else value
 
 
+def check_one_mask(argument: str | None, option: str) -> None:
+    """Refuse an argument and an option that name two masks. Raises UserError."""
+    from longca.core import Registry, UserError
+
+    if argument and argument != option and argument.partition(":")[0] in Registry("mask").names():
+        raise UserError(f"Two masks are given, {argument!r} and {option!r}", todo="Name one")
+
+
 def check_call(seqlen: str, heads: str, head_dim: int, dtype: str, new_tokens: str | None = None) -> None:
     """Refuse a call in the words of the options; those of a study would name its keys. Raises UserError."""
     from longca.core import (

@@ -212,9 +212,32 @@ def test_the_records_that_come_with_the_project(longca):
         (["causal", "--heads", "3:2"], "3 query heads"),
         (["causal", "--gpu", "A100 SXM"], H100),
         (["sliding_window:windo=3"], "'window'"),
+        ([], "No mask is given"),
+        (["causal", "-m", "full"], "Two masks are given"),
     ):
         wrong = longca("choose", *arguments)
         assert wrong.returncode == 2 and said in wrong.stderr and len(wrong.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("choose causal -s 32K -w 1", "choose --mask causal --tokens 32K --gpus 1"),
+        ("choose full {0} -s 8K", "choose -m full {0} -s 8K"),
+        ("advise -m causal --tokens 8K --gpus 2", "advise causal --seqlen 8K --world 2"),
+    ],
+)
+def test_both_commands_take_a_question_in_either_form(longca, first, second):
+    study = "reports/h200/as-released.parquet"
+    one, other = (
+        longca(*form.format(study).split(), "-d", "fwd", "--gpu", "h200") for form in (first, second)
+    )
+    assert one.returncode == 0 and one.stdout == other.stdout
+
+
+def test_advise_refuses_two_masks(longca):
+    refused = longca("advise", "causal", "-m", "full")
+    assert refused.returncode == 2 and "Two masks are given, 'causal' and 'full'" in refused.stderr
 
 
 def test_the_guide_shows_what_is_answered(longca):
