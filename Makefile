@@ -140,8 +140,8 @@ test-images-all: setup
 .PHONY: containers lock-containers images test-images test-images-all
 
 # pages that are made from the code and from the committed records: the architecture page, the settings' schema, the reference, the
-# pictures of the masks, the README's heat map and its sentence on fixed orders, rates of new tokens; last the numbers in sentences, some
-# of which are those of the tables before them
+# pictures of the masks, the README's heat map and its sentence on fixed orders, rates of new tokens, tables of kernels; last the numbers in
+# sentences, some of which are those of the tables before them
 docs: setup
 	python -m tools.architecture
 	python -m tools.schema
@@ -151,6 +151,8 @@ docs: setup
 	python -m tools.heat_map
 	python -m tools.fixed_order
 	python -m tools.new_tokens
+	python -m benchmarks.kernels.kernel_tables $(addprefix reports/h100/,h100-dense.parquet h100-sparse.parquet) --write docs/results/h100/kernels.md > /dev/null
+	python -m benchmarks.kernels.kernel_tables $(addprefix reports/h200/,h200-dense.parquet h200-sparse.parquet) --write docs/results/h200/kernels.md > /dev/null
 	python -m tools.artifact
 	python -m tools.fastest
 	python -m tools.verified_tables

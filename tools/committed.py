@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame:
     """These columns of the rows of some files, and of the play-offs of their cells in other tables of the
-    same folders. Kernels in a fixed order have play-offs of their own: those come to tables with such
-    kernels, and to no others.
+    same folders, where the files have no play-off of these cells themselves: pages and `longca choose` know a
+    study's own play-offs alone, and must name the same winner. Kernels in a fixed order have play-offs of
+    their own: those come to tables with such kernels, and to no others.
 
     Args:
         columns: with `longca.lab.ranking.table.COLUMNS` among them.
@@ -35,4 +36,6 @@ def with_playoffs(files: Sequence[Path], columns: Sequence[str]) -> pd.DataFrame
     is_ordered = beside.playoff.isin(set(beside.playoff[ordered]))
     beside = beside[is_ordered == own.method.str.endswith(FIXED_ORDER).any()]
     beside = beside[is_played(beside) & beside.cell_id.isin(own.cell_id) & beside.device.isin(own.device)]
+    decided = own.cell_id[is_played(own)]
+    beside = beside[~beside.playoff.isin(set(beside.playoff[beside.cell_id.isin(decided)]))]
     return pd.concat([own, beside], ignore_index=True) if len(beside) else own

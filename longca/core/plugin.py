@@ -96,26 +96,31 @@ class Registry:
         self.folders = [PACKAGE_ROOT / self.kind.folder, *(folder / self.kind.plural for folder in extra)]
 
     def paths(self) -> dict[str, Path]:
-        """Name → file, sorted by name. Two files with the same name are an error, since records would be
-        ambiguous."""
+        """Name → file, sorted by name; of two with the same name the package's own, or the first."""
         return {name: folder / file for name, (folder, file) in sorted(self._files().items())}
 
-    def _files(self) -> dict[str, tuple[Path, str]]:
+    def _files(self, taken: dict[str, UserError] | None = None) -> dict[str, tuple[Path, str]]:
         """Name → folder and file name. Studies call this thousands of times, so it avoids `glob` and a `Path`
-        for each file."""
+        for each file.
+
+        Args:
+            taken: receives name → why it may not be loaded, for each that a second file has as well: records
+                would be ambiguous.
+        """
         files: dict[str, tuple[Path, str]] = {}
         for folder in self.folders:
             for file in sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []:
                 name = file.removesuffix(self.kind.suffix)
                 if name == file or not name or name.startswith("_"):
                     continue
-                if name in files:
-                    raise UserError(
+                if name not in files:
+                    files[name] = folder, file
+                elif taken is not None:
+                    taken[name] = UserError(
                         f"Two {self.kind.plural} are named '{name}'",
                         why=f"{Path(*files[name])} and {folder / file}",
                         todo="Rename one of the files",
                     )
-                files[name] = folder, file
         return files
 
     def names(self) -> list[str]:
@@ -125,15 +130,24 @@ class Registry:
         """The plug-in of that name.
 
         Raises:
-            UserError: no file has that name (the message suggests similar names).
+            UserError: no file has that name (the message suggests similar names), or two external ones have
+                it. The package's own is taken before an external one, which is reported on stderr.
             BrokenPlugin: the file does not contain exactly one plug-in.
         """
-        files = self._files()
+        taken: dict[str, UserError] = {}
+        files = self._files(taken)
         if not isinstance(name, str) or name not in files:
-            raise unknown(
-                self.kind.name, name, sorted(files), todo=f"`longca list {self.kind.plural}` shows all"
-            )
+            others = "" if _named_folders() else ", and LONGCA_PLUGINS names no folder with others"
+            todo = f"`longca list {self.kind.plural}` shows all{others}"
+            raise unknown(self.kind.name, name, sorted(files), todo=todo)
         path = Path(*files[name])
+        if name in taken:
+            if not path.is_relative_to(PACKAGE_ROOT):
+                raise taken[name]
+            say_left_out(str(taken[name]))
+        return self._loaded(name, path)
+
+    def _loaded(self, name: str, path: Path) -> Any:
         contract = _contract(self.kind)
         if self.kind.suffix == ".py":
             self.check([name])
@@ -163,13 +177,20 @@ class Registry:
                 raise BrokenPlugin(what, why=why, todo=todo)
 
     def load_all(self) -> list[Any]:
-        """All plug-ins. An external plug-in that cannot be loaded is reported on stderr and skipped."""
+        """All plug-ins. An external plug-in that cannot be loaded, or whose name is taken, is reported on
+        stderr and skipped."""
         with suppress(BrokenPlugin):  # of each below
             self.check(self.names())
         plugins = []
+        taken: dict[str, UserError] = {}
+        self._files(taken)
+        for clash in taken.values():
+            say_left_out(str(clash))
         for name, path in self.paths().items():
+            if name in taken and not path.is_relative_to(PACKAGE_ROOT):
+                continue
             try:
-                plugins.append(self.load(name))
+                plugins.append(self._loaded(name, path))
             except UserError as error:
                 if path.is_relative_to(PACKAGE_ROOT):
                     raise

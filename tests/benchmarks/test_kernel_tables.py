@@ -1,10 +1,15 @@
 """Tests of the kernel tables, on made-up records."""
 
+import sys
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from benchmarks.kernels.anchors import compare
-from benchmarks.kernels.kernel_tables import beforehand, dense, sparse
+from benchmarks.kernels.kernel_tables import beforehand, dense, main, sparse
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _row(**changes: object) -> dict[str, object]:
@@ -92,3 +97,15 @@ def test_an_anchor_of_another_draw_says_nothing() -> None:
     }
     rows = compare(pd.DataFrame([anchor]), pd.DataFrame([_row(tflops=900.0)]))
     assert rows.verdict.tolist() == ["another draw", "not measured"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_pages_have_the_tables_of_the_committed_records(gpu: str, tmp_path: Path, monkeypatch) -> None:
+    page = ROOT / f"docs/results/{gpu}/kernels.md"
+    copy = tmp_path / page.name
+    copy.write_bytes(page.read_bytes())
+    records = [str(ROOT / f"reports/{gpu}/{gpu}-{study}.parquet") for study in ("dense", "sparse")]
+    monkeypatch.setattr(sys, "argv", ["kernel_tables", *records, "--write", str(copy)])
+    main()
+    assert copy.read_text() == page.read_text(), "`make docs` writes it anew"

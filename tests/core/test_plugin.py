@@ -169,7 +169,7 @@ def test_a_mended_file_loads(plugins: Path):
 
 def test_a_broken_file_of_the_package_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = plugin.PACKAGE_ROOT / "kernels" / "backends"
-    monkeypatch.setattr(Registry, "_files", lambda self: {"not_there": (folder, "not_there.py")})
+    monkeypatch.setattr(Registry, "_files", lambda self, taken=None: {"not_there": (folder, "not_there.py")})
     with pytest.raises(UserError, match=r"not_there\.py' cannot be imported: ModuleNotFoundError"):
         Registry("kernel").load("not_there")
 
@@ -180,15 +180,28 @@ def test_two_files_of_one_name(plugins: Path, tmp_path: Path, monkeypatch: pytes
     (other / "kernels" / "toy_kernel.py").touch()
     monkeypatch.setenv("LONGCA_PLUGINS", os.pathsep.join([str(plugins), str(other)]))
     with pytest.raises(UserError) as caught:
-        Registry("kernel").names()
+        Registry("kernel").load("toy_kernel")
     both = f"{plugins}/kernels/toy_kernel.py and {other}/kernels/toy_kernel.py"
     assert str(caught.value) == f"Two kernels are named 'toy_kernel': {both}. Rename one of the files"
 
 
-def test_a_plugin_cannot_take_the_name_of_a_shipped_one(plugins: Path):
+def test_two_files_of_one_name_leave_all_others_usable(plugins: Path, tmp_path: Path, monkeypatch, capfd):
+    other = tmp_path / "other"
+    (other / "kernels").mkdir(parents=True)
+    (other / "kernels" / "toy_kernel.py").touch()
+    monkeypatch.setenv("LONGCA_PLUGINS", os.pathsep.join([str(plugins), str(other)]))
+    names = {kernel.name for kernel in Registry("kernel").load_all()}
+    assert "band" in names and "toy_kernel" not in names
+    assert "left out: Two kernels are named 'toy_kernel'" in capfd.readouterr().err
+
+
+def test_a_plugin_cannot_take_the_name_of_a_shipped_one(plugins: Path, capfd):
+    """The shipped one counts, and the other is named."""
     (plugins / "corpora" / "pile.json").write_text("{}")
-    with pytest.raises(UserError, match="Two corpora are named 'pile'"):
-        Registry("corpus").load("pile")
+    for load in (Registry("corpus").load, lambda name: Registry("corpus").load_all()[0]):
+        plugin.say_left_out.cache_clear()
+        assert load("pile").path.is_relative_to(plugin.PACKAGE_ROOT)
+        assert "left out: Two corpora are named 'pile'" in capfd.readouterr().err
 
 
 def test_folders_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

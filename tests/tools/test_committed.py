@@ -49,7 +49,7 @@ def dense(tmp_path) -> Path:
     return table(tmp_path, "dense", cells)
 
 
-def playoffs(cases):
+def playoffs(cases, played=PLAYED_MS, start=0):
     return [
         timed(
             kernel,
@@ -59,8 +59,8 @@ def playoffs(cases):
             playoff=f"{number:016x}",
             turns=Turns(num_players=2, numbers=tuple(range(index, 20, 2)), ending="decided"),
         )
-        for number, case in enumerate(cases)
-        for index, (kernel, ms) in enumerate(PLAYED_MS.items())
+        for number, case in enumerate(cases, start)
+        for index, (kernel, ms) in enumerate(played.items())
     ]
 
 
@@ -80,6 +80,15 @@ def test_playoffs_beside_the_records_name_winners(dense):
     assert finding.sentence().startswith("**`fa3` is the fastest under every mask.**")
     assert {case.winner for case in finding.standings.values()} == {"fa3"} and finding.num_cells == 12
     assert quicker(dense, "fwd") == quicker(dense, fastest.TRAINING) == [{"fa3": 1.1}] * len(kinds)
+
+
+def test_own_playoffs_decide_before_those_of_other_tables(tmp_path):
+    """Pages and `longca choose` know a study's own alone."""
+    own = [timed(kernel, *case, ms, study="dense") for case in CASES for kernel, ms in MS.items()]
+    dense = table(tmp_path, "dense", [*own, *playoffs(CASES)])
+    alone = heat_map.finding(dense).sentence()
+    table(tmp_path, "beside", playoffs(CASES, {"band": 1.00, "sdpa": 0.50}, start=9))
+    assert heat_map.finding(dense).sentence() == alone
 
 
 def test_where_some_cases_were_played_off_the_sentence_says_what_came_of_it(dense):

@@ -30,6 +30,7 @@ from longca.lab.advice.draws import (
 )
 from longca.lab.advice.question import OTHER_GPU_WIDER, question_of
 from longca.lab.store.text import format_bytes, names, number, plural
+from longca.lab.studies import refuse_option_names
 from longca.masks import Mask
 
 if TYPE_CHECKING:
@@ -234,6 +235,7 @@ def advise(
     Raises:
         UserError: an argument cannot be used, nothing can run this call, or nothing fits into memory.
     """
+    refuse_option_names(params)
     of_mask = mask if isinstance(mask, Mask) else None
     question = question_of(
         mask,

@@ -117,7 +117,9 @@ def opened(bundle: Path, limits: Limits | None = None) -> Iterator[Opened]:
             raise UserError(
                 f"'{bundle}' cannot be unpacked",
                 why=" ".join(str(error).split()),
-                todo="It is damaged, or no bundle: get it again",
+                todo="`longca records check` examines a file of records"
+                if bundle.suffix in {".parquet", ".json"}
+                else "It is damaged, or no bundle: get it again",
             ) from error
         inside = sorted(Path(name).iterdir())
         yield Opened(_with_manifest(inside[0] if len(inside) == 1 else Path(name), bundle), digest)

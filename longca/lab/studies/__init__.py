@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         USUAL_SEQLEN,
         Cell,
         check_new_tokens,
+        refuse_option_names,
         usual_corpus,
     )
     from longca.lab.studies.config import Config, load_config, settings
@@ -77,6 +78,7 @@ __all__ = [
     "loadable",
     "mask_name",
     "mask_table",
+    "refuse_option_names",
     "sample_table",
     "samples",
     "settings",

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from longca.core import (
     Frozen,
     Name,
     Named,
+    UserError,
 )
 
 InputValues = Literal["normal", "signs", "small", "constant"]
@@ -40,6 +42,27 @@ USUAL_DTYPE = "bf16"
 # first length → corpus of document lengths from there on: documents of the Pile do not fill longer sequences
 USUAL_CORPORA = {1: "pile", 12289: "prolong64k"}
 DRAWS = 8  # sequences over which a time is predicted, for masks that are drawn
+
+
+# names of the commands' options → the arguments of `longca.choose` and `longca.advise` that mean the same
+ARGUMENTS_OF_OPTIONS = {
+    "heads": "num_q_heads and num_kv_heads",
+    "tokens": "seqlen",
+    "world": "gpus",
+    "node": "ranks_per_node",
+    "memory": "memory_bytes",
+    "kernel": "kernels",
+    "strategy": "strategies",
+}
+
+
+def refuse_option_names(params: Iterable[str]) -> None:
+    """Raises UserError if a parameter of a mask has the name of an option of the commands, which Python calls
+    otherwise. No mask has such a parameter."""
+    for name in sorted(set(params) & ARGUMENTS_OF_OPTIONS.keys()):
+        raise UserError(
+            f"There is no argument '{name}'", todo=f"It is {ARGUMENTS_OF_OPTIONS[name]} in Python"
+        )
 
 
 def usual_corpus(seqlen: int) -> str:

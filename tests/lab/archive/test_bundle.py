@@ -18,6 +18,7 @@ from longca.lab.store.cells import CellStore
 from longca.lab.store.rows.load import load_rows
 from longca.lab.studies.config import Config
 from tests.helpers.archive import DIGEST
+from tests.helpers.support import ROOT
 
 pytestmark = pytest.mark.long
 
@@ -193,6 +194,12 @@ def test_an_archive_that_reaches_out_is_refused(tmp_path, name, kind, why):
         member.linkname = "/etc/passwd" if kind == tarfile.SYMTYPE else ""
         tar.addfile(member)
     with pytest.raises(UserError, match=why), opened(path):
+        pass
+
+
+def test_a_file_of_records_is_no_bundle():
+    records = ROOT / "reports/h100/power.parquet"
+    with pytest.raises(UserError, match="`longca records check` examines a file of records"), opened(records):
         pass
 
 

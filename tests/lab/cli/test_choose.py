@@ -6,6 +6,8 @@ from itertools import product
 import pandas as pd
 import pytest
 
+from longca import advise, choose
+from longca.core import UserError
 from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings
 from longca.lab.store.export import export
 from longca.lab.store.load import load_columns
@@ -214,6 +216,7 @@ def test_the_records_that_come_with_the_project(longca):
         (["sliding_window:windo=3"], "'window'"),
         ([], "No mask is given"),
         (["causal", "-m", "full"], "Two masks are given"),
+        (["causal", "-w", "4", "--deterministic"], "read the rows of `band`"),
     ):
         wrong = longca("choose", *arguments)
         assert wrong.returncode == 2 and said in wrong.stderr and len(wrong.stderr.strip().splitlines()) == 1
@@ -233,6 +236,15 @@ def test_both_commands_take_a_question_in_either_form(longca, first, second):
         longca(*form.format(study).split(), "-d", "fwd", "--gpu", "h200") for form in (first, second)
     )
     assert one.returncode == 0 and one.stdout == other.stdout
+
+
+@pytest.mark.parametrize("ask", [choose, advise])
+@pytest.mark.parametrize(
+    ("option", "argument"), [("heads", "num_q_heads"), ("world", "gpus"), ("tokens", "seqlen")]
+)
+def test_options_of_the_commands_are_named_in_python(ask, option, argument):
+    with pytest.raises(UserError, match=f"There is no argument '{option}'. It is {argument}"):
+        ask("causal_document", **{option: 4})
 
 
 def test_advise_refuses_two_masks(longca):

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from longca.core import UserError, check_installed, check_name, given_heads, unknown, whole_number
 from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings, rankings_by_study
 from longca.lab.report.decide.league import backward_only, proven_rows
-from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN, check_new_tokens
+from longca.lab.studies import (
+    USUAL_DTYPE,
+    USUAL_HEAD_DIM,
+    USUAL_HEADS,
+    USUAL_SEQLEN,
+    check_new_tokens,
+    refuse_option_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -141,6 +148,7 @@ def choose(
     from longca.lab.store.frame import places_of
     from longca.lab.store.load import load_columns
 
+    refuse_option_names(params)
     question = question_of(
         mask,
         seqlen=seqlen,
@@ -352,6 +360,8 @@ def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str, gpu:
     why = f"the nearest have {'; '.join(near)}" if near else f"there are none of {question.mask_text} {where}"
     predicted = (
         "`longca run deterministic` measures such calls"
+        if question.deterministic and question.world == 1
+        else "Every strategy over `band` is deterministic: leave the option out, and read the rows of `band`"
         if question.deterministic
         else f"`{advise_command(question, direction, gpu)}` predicts it, `longca run` measures it"
     )
