@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from longca.lab.advice import Advice
     from longca.predict.fitted import FittedKernels
 
+LEAST_BYTES = 1e6  # of a GPU: less is a number whose unit was left out
 UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
@@ -213,6 +214,8 @@ def _bytes(text: str | None) -> float | None:
         size = 0.0
     if not 0 < size < float("inf"):
         raise UserError(f"'{text}' is no amount of memory", todo="Write a number of bytes such as 60G")
+    if size < LEAST_BYTES:
+        raise UserError(f"'{text}' is {size:g} bytes of memory", todo="Write the unit, as in 60G")
     return size
 
 

@@ -260,6 +260,11 @@ def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
         refused.returncode == 2
         and refused.stderr == "longca: 'lots' is no amount of memory. Write a number of bytes such as 60G\n"
     )
+    refused = run("--memory", "80")
+    assert (
+        refused.returncode == 2
+        and refused.stderr == "longca: '80' is 80 bytes of memory. Write the unit, as in 60G\n"
+    )
 
 
 def test_draws_decide_together(several: Advice):
