@@ -23,6 +23,7 @@ from typing import Any
 from longca.core.children.first_call import with_first_call
 from longca.core.children.trial import MEND, refusals
 from longca.core.errors import UserError, unknown
+from longca.core.plugin_folders import check_folder, named_folders
 from longca.core.reading import PACKAGE_ROOT
 from longca.core.signature import refused_signature
 
@@ -100,12 +101,8 @@ class Registry:
         return {name: folder / file for name, (folder, file) in sorted(self._files().items())}
 
     def _files(self, taken: dict[str, UserError] | None = None) -> dict[str, tuple[Path, str]]:
-        """Name → folder and file name. Studies call this thousands of times, so it avoids `glob` and a `Path`
-        for each file.
-
-        Args:
-            taken: receives name → why it may not be loaded, for each that a second file has as well: records
-                would be ambiguous.
+        """Name → folder and file name; no `glob` and no `Path` for each file, as studies call it thousands
+        of times. `taken` receives name → the error, for each name that a second file has as well.
         """
         files: dict[str, tuple[Path, str]] = {}
         for folder in self.folders:
@@ -116,11 +113,11 @@ class Registry:
                 if name not in files:
                     files[name] = folder, file
                 elif taken is not None:
-                    taken[name] = UserError(
+                    what, why = (
                         f"Two {self.kind.plural} are named '{name}'",
-                        why=f"{Path(*files[name])} and {folder / file}",
-                        todo="Rename one of the files",
+                        f"{Path(*files[name])} and {folder / file}",
                     )
+                    taken[name] = UserError(what, why=why, todo="Rename one of the files")
         return files
 
     def names(self) -> list[str]:
@@ -137,7 +134,7 @@ class Registry:
         taken: dict[str, UserError] = {}
         files = self._files(taken)
         if not isinstance(name, str) or name not in files:
-            others = "" if _named_folders() else ", and LONGCA_PLUGINS names no folder with others"
+            others = "" if named_folders() else ", and LONGCA_PLUGINS names no folder with others"
             todo = f"`longca list {self.kind.plural}` shows all{others}"
             raise unknown(self.kind.name, name, sorted(files), todo=todo)
         path = Path(*files[name])
@@ -217,9 +214,9 @@ def plugin_folders(*, may_be_new: bool = False) -> list[Path]:
     Args:
         may_be_new: skip a missing folder instead, since a first plug-in is about to be written into it.
     """
-    folders = [folder for folder in _named_folders() if folder.is_dir() or not may_be_new]
+    folders = [folder for folder in named_folders() if folder.is_dir() or not may_be_new]
     for folder in folders:
-        _check_folder(folder)
+        check_folder(folder, tuple(kind.plural for kind in KINDS.values()))
     return folders
 
 
@@ -229,31 +226,8 @@ def folder_for_new(kind: str) -> Path | None:
 
     It may not exist yet.
     """
-    folders = _named_folders()
+    folders = named_folders()
     return folders[0] / KINDS[kind].plural if folders else None
-
-
-def _named_folders() -> list[Path]:
-    parts = os.environ.get("LONGCA_PLUGINS", "").split(os.pathsep)
-    return list(dict.fromkeys(Path(part).expanduser().resolve() for part in parts if part))
-
-
-@functools.cache
-def _check_folder(folder: Path) -> None:
-    plurals = [kind.plural for kind in KINDS.values()]
-    if not folder.is_dir():
-        raise UserError(
-            f"LONGCA_PLUGINS names '{folder}'",
-            why="there is no such folder",
-            todo="Give a folder of plug-ins, or unset it",
-        )
-    if not any((folder / plural).is_dir() for plural in plurals) and any(folder.iterdir()):
-        todo = (
-            f"Give '{folder.parent}'"
-            if folder.name in plurals
-            else f"Plug-ins lie in sub-folders: {', '.join(plurals)}"
-        )
-        raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="it holds no plug-ins", todo=todo)
 
 
 def as_broken(path: Path, error: Exception) -> BrokenPlugin:
