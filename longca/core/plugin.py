@@ -113,11 +113,11 @@ class Registry:
                 if name not in files:
                     files[name] = folder, file
                 elif taken is not None:
-                    what, why = (
+                    taken[name] = UserError(
                         f"Two {self.kind.plural} are named '{name}'",
-                        f"{Path(*files[name])} and {folder / file}",
+                        why=f"{Path(*files[name])} and {folder / file}",
+                        todo="Rename one of the files",
                     )
-                    taken[name] = UserError(what, why=why, todo="Rename one of the files")
         return files
 
     def names(self) -> list[str]:

@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks.kernels.anchors import compare
 from benchmarks.kernels.kernel_tables import beforehand, dense, main, sparse
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.support import ROOT
 
 
 def _row(**changes: object) -> dict[str, object]:

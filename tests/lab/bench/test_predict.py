@@ -119,19 +119,31 @@ def test_cells_are_predicted_together_as_in_any_order():
     assert predictions == {cell.cell_id: alone.predict(cell) for cell in reversed(cells)}
 
 
-def test_the_forecast_of_memory_holds_for_committed_records():
-    """Three of four cells need at most what was forecast, nine of ten at most a fifth more, half of all at
-    least half of it."""
+@pytest.fixture(scope="module")
+def memory_shares() -> list[float]:
+    """Memory that committed cells needed, over what is forecast, in rising order."""
     records = [record for name in ("dense", "cp") for record in committed(f"h200-{name}", step=10)]
     predictor = Predictor("cuda", is_here=False)
-    shares = sorted(
+    return sorted(
         max(record.memory.absolute_peak_bytes) / predictor.predict(record.cell).memory_bytes
         for record in records
         if record.memory and record.work is None and record.cell.seqlen >= 8192
     )
-    assert len(shares) > 50
-    assert shares[int(0.75 * len(shares))] <= 1.05 and shares[len(shares) // 2] > 0.5
-    assert shares[int(0.9 * len(shares))] <= 1.2
+
+
+@pytest.mark.xfail(strict=True, reason="too low for usp, paper_style_ring, torch's rings and cudnn_flex")
+def test_the_forecast_of_memory_holds_for_nine_of_ten_committed_records(memory_shares):
+    """Nine of ten cells need at most what was forecast. Every fortieth record alone met this by chance."""
+    assert memory_shares[int(0.9 * len(memory_shares))] <= 1.05
+
+
+def test_the_forecast_of_memory_holds_for_committed_records(memory_shares):
+    """Three of four cells need at most what was forecast, nine of ten at most a fifth more, half of all at
+    least half of it."""
+    assert len(memory_shares) > 50
+    assert memory_shares[int(0.75 * len(memory_shares))] <= 1.05
+    assert memory_shares[int(0.9 * len(memory_shares))] <= 1.2
+    assert memory_shares[len(memory_shares) // 2] > 0.5
 
 
 def test_a_plan_is_for_this_machine_or_for_a_gpu_that_is_named(longca):
