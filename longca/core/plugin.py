@@ -23,7 +23,6 @@ from typing import Any
 from longca.core.children.first_call import with_first_call
 from longca.core.children.trial import MEND, refusals
 from longca.core.errors import UserError, unknown
-from longca.core.plugin_folders import check_folder, named_folders
 from longca.core.reading import PACKAGE_ROOT
 from longca.core.signature import refused_signature
 
@@ -100,25 +99,24 @@ class Registry:
         """Name → file, sorted by name; of two with the same name the package's own, or the first."""
         return {name: folder / file for name, (folder, file) in sorted(self._files().items())}
 
-    def _files(self, taken: dict[str, UserError] | None = None) -> dict[str, tuple[Path, str]]:
-        """Name → folder and file name; no `glob` and no `Path` for each file, as studies call it thousands
-        of times. `taken` receives name → the error, for each name that a second file has as well.
-        """
+    def _files(self) -> dict[str, tuple[Path, str]]:
+        """Name → folder and file name. Studies call this thousands of times, so it avoids `glob` and a `Path`
+        for each file."""
         files: dict[str, tuple[Path, str]] = {}
         for folder in self.folders:
             for file in sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []:
                 name = file.removesuffix(self.kind.suffix)
                 if name == file or not name or name.startswith("_"):
                     continue
-                if name not in files:
-                    files[name] = folder, file
-                elif taken is not None:
-                    taken[name] = UserError(
-                        f"Two {self.kind.plural} are named '{name}'",
-                        why=f"{Path(*files[name])} and {folder / file}",
-                        todo="Rename one of the files",
-                    )
+                files.setdefault(name, (folder, file))
         return files
+
+    def _clash(self, name: str) -> UserError | None:
+        """The error if two files have this name: records would be ambiguous."""
+        file = f"{name}{self.kind.suffix}"
+        found = [str(folder / file) for folder in self.folders if (folder / file).exists()]
+        what, why = f"Two {self.kind.plural} are named '{name}'", " and ".join(found[:2])
+        return UserError(what, why=why, todo="Rename one of the files") if len(found) > 1 else None
 
     def names(self) -> list[str]:
         return sorted(self._files())
@@ -127,24 +125,20 @@ class Registry:
         """The plug-in of that name.
 
         Raises:
-            UserError: no file has that name (the message suggests similar names), or two external ones have
-                it. The package's own is taken before an external one, which is reported on stderr.
+            UserError: no file has that name (the message suggests similar names), or two external ones do.
+                The package's own file is taken before an external one, which is reported on stderr.
             BrokenPlugin: the file does not contain exactly one plug-in.
         """
-        taken: dict[str, UserError] = {}
-        files = self._files(taken)
+        files = self._files()
         if not isinstance(name, str) or name not in files:
-            others = "" if named_folders() else ", and LONGCA_PLUGINS names no folder with others"
-            todo = f"`longca list {self.kind.plural}` shows all{others}"
+            todo = f"`longca list {self.kind.plural}` shows all"
+            todo += "" if _named_folders() else ", and LONGCA_PLUGINS names no folder with others"
             raise unknown(self.kind.name, name, sorted(files), todo=todo)
         path = Path(*files[name])
-        if name in taken:
+        if len(self.folders) > 1 and (clash := self._clash(name)):
             if not path.is_relative_to(PACKAGE_ROOT):
-                raise taken[name]
-            say_left_out(str(taken[name]))
-        return self._loaded(name, path)
-
-    def _loaded(self, name: str, path: Path) -> Any:
+                raise clash
+            say_left_out(str(clash))
         contract = _contract(self.kind)
         if self.kind.suffix == ".py":
             self.check([name])
@@ -174,20 +168,13 @@ class Registry:
                 raise BrokenPlugin(what, why=why, todo=todo)
 
     def load_all(self) -> list[Any]:
-        """All plug-ins. An external plug-in that cannot be loaded, or whose name is taken, is reported on
-        stderr and skipped."""
+        """All plug-ins. An external plug-in that cannot be loaded is reported on stderr and skipped."""
         with suppress(BrokenPlugin):  # of each below
             self.check(self.names())
         plugins = []
-        taken: dict[str, UserError] = {}
-        self._files(taken)
-        for clash in taken.values():
-            say_left_out(str(clash))
         for name, path in self.paths().items():
-            if name in taken and not path.is_relative_to(PACKAGE_ROOT):
-                continue
             try:
-                plugins.append(self._loaded(name, path))
+                plugins.append(self.load(name))
             except UserError as error:
                 if path.is_relative_to(PACKAGE_ROOT):
                     raise
@@ -214,9 +201,9 @@ def plugin_folders(*, may_be_new: bool = False) -> list[Path]:
     Args:
         may_be_new: skip a missing folder instead, since a first plug-in is about to be written into it.
     """
-    folders = [folder for folder in named_folders() if folder.is_dir() or not may_be_new]
+    folders = [folder for folder in _named_folders() if folder.is_dir() or not may_be_new]
     for folder in folders:
-        check_folder(folder, tuple(kind.plural for kind in KINDS.values()))
+        _check_folder(folder)
     return folders
 
 
@@ -226,8 +213,31 @@ def folder_for_new(kind: str) -> Path | None:
 
     It may not exist yet.
     """
-    folders = named_folders()
+    folders = _named_folders()
     return folders[0] / KINDS[kind].plural if folders else None
+
+
+def _named_folders() -> list[Path]:
+    parts = os.environ.get("LONGCA_PLUGINS", "").split(os.pathsep)
+    return list(dict.fromkeys(Path(part).expanduser().resolve() for part in parts if part))
+
+
+@functools.cache
+def _check_folder(folder: Path) -> None:
+    plurals = [kind.plural for kind in KINDS.values()]
+    if not folder.is_dir():
+        raise UserError(
+            f"LONGCA_PLUGINS names '{folder}'",
+            why="there is no such folder",
+            todo="Give a folder of plug-ins, or unset it",
+        )
+    if not any((folder / plural).is_dir() for plural in plurals) and any(folder.iterdir()):
+        todo = (
+            f"Give '{folder.parent}'"
+            if folder.name in plurals
+            else f"Plug-ins lie in sub-folders: {', '.join(plurals)}"
+        )
+        raise UserError(f"LONGCA_PLUGINS names '{folder}'", why="it holds no plug-ins", todo=todo)
 
 
 def as_broken(path: Path, error: Exception) -> BrokenPlugin:

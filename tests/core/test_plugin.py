@@ -169,7 +169,7 @@ def test_a_mended_file_loads(plugins: Path):
 
 def test_a_broken_file_of_the_package_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = plugin.PACKAGE_ROOT / "kernels" / "backends"
-    monkeypatch.setattr(Registry, "_files", lambda self, taken=None: {"not_there": (folder, "not_there.py")})
+    monkeypatch.setattr(Registry, "_files", lambda self: {"not_there": (folder, "not_there.py")})
     with pytest.raises(UserError, match=r"not_there\.py' cannot be imported: ModuleNotFoundError"):
         Registry("kernel").load("not_there")
 
