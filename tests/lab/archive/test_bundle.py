@@ -198,7 +198,7 @@ def test_an_archive_that_reaches_out_is_refused(tmp_path, name, kind, why):
 
 
 def test_a_file_of_records_is_no_bundle():
-    records = ROOT / "reports/h100/power.parquet"
+    records = ROOT / "reports/h100/ahead.parquet"
     with pytest.raises(UserError, match="`longca records check` examines a file of records"), opened(records):
         pass
 
