@@ -9,20 +9,18 @@ if TYPE_CHECKING:
     from longca.lab.claims.by_gpu import judged
     from longca.lab.claims.contract import (
         AS_STUDY,
-        MEANINGS,
-        OPEN,
         READINGS,
         REPAIRED,
         STUDY,
         TRUSTS,
         Claim,
-        Status,
         Verdict,
         Verdicts,
         all_claims,
         decided,
         summary,
     )
+    from longca.lab.claims.parts import MEANINGS, OPEN, Status
     from longca.lab.claims.rows import STUDY_GPU
 else:
     __getattr__, __dir__ = face(__name__)

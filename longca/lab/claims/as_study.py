@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.core import AS_RELEASED, load_hardware
-from longca.lab.claims.contract import Part
+from longca.lab.claims.parts import Part
 from longca.lab.claims.rows import MEASURED, NO_ROLE, OWN, RELEASED, ROLE, STUDY_DEVICE, prepared
 from longca.lab.ranking.table import CASE, RATE
 
@@ -41,6 +41,11 @@ WINDOW = 1024  # tokens on each side
 ONE_SIDED = "naive", "sdpa", "as_released_naive", "as_released_sdpa"
 # of variable ones: its least block was 128, here a quarter of the mean, so that the two meet here
 MEAN_BLOCK = "512"
+
+
+def shown(kernel: str) -> str:
+    """The kernel as texts name it; this project's stand-ins are named as such."""
+    return f"{kernel} (ours)" if kernel in STAND_INS else kernel
 
 
 def stand_in(kernel: str, name: str) -> Part:

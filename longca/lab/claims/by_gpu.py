@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longca.lab.claims.as_study import without_compat
-from longca.lab.claims.contract import OPEN, Claim, Verdict, Verdicts
+from longca.lab.claims.contract import Claim, Verdict, Verdicts
+from longca.lab.claims.parts import OPEN
 from longca.lab.claims.rows import ROLE, STUDY_GPU, prepared
 from longca.lab.ranking.sentences import protocols_text
 from longca.lab.ranking.table import has_rests

@@ -14,27 +14,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from longca.core import Plugin, Registry
+from longca.lab.claims.parts import (
+    CONTRADICTED,
+    EXCEPTIONS,
+    HOLDS,
+    LEAST,
+    OPEN,
+    STATUSES,
+    Observation,
+    Part,
+    Status,
+    finding_of,
+    status_together,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOSTLY = 0.75  # below this share of supporting observations a claim is contradicted
-
-Status = Literal["holds", "holds with exceptions", "contradicted", "open"]
 Gpus = Literal["one GPU", "2–4 GPUs", "several nodes"]
 Quantity = Literal["time", "memory", "time and memory", "bytes", "support", "error"]
 Trust = Literal["paper", "second-hand", "reading of its code"]
-HOLDS: Status = "holds"
-EXCEPTIONS: Status = "holds with exceptions"
-CONTRADICTED: Status = "contradicted"
-OPEN: Status = "open"
-STATUSES: tuple[Status, ...] = (HOLDS, EXCEPTIONS, CONTRADICTED, OPEN)
-MEANINGS: dict[Status, str] = {
-    HOLDS: "all observations agree",
-    EXCEPTIONS: "at least three observations in four agree, and the others are named",
-    CONTRADICTED: "fewer than three observations in four agree",
-    OPEN: "nothing that decides it was measured, and the missing cells are named",
-}
 AS_STUDY = "as the study has it"
 REPAIRED = "with repaired code and today's kernels"
 """the names of a claim's two verdicts"""
@@ -51,33 +50,6 @@ TRUSTS: dict[Trust, str] = {
 }
 """how a claim is known"""
 STUDY = "https://arxiv.org/abs/2510.17896"
-
-
-@dataclass(frozen=True)
-class Observation:
-    """One thing that the records say about a claim: with it, or against it."""
-
-    text: str
-    """what was compared, with its numbers"""
-    holds: bool
-    cell_ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of the things that a claim says, with the observations of it."""
-
-    name: str
-    """the part in a few words: "FA3 over cuDNN" """
-    finding: str
-    """what the observations say, with numbers; without any, the reason why the part is open"""
-    observations: Sequence[Observation] = ()
-    is_open: bool = False
-    """the observations do not reach what the part is about, so that they decide nothing"""
-
-    @property
-    def status(self) -> Status:
-        return status_of(self.observations) if self.observations and not self.is_open else OPEN
 
 
 @dataclass(frozen=True)
@@ -204,23 +176,27 @@ def decided(
     part: str = "",
     note: str = "",
     is_open: bool = False,
+    asked: int = LEAST,
 ) -> Verdict:
-    """The verdict that follows from observations: all hold, most do (`MOSTLY`), or fewer; open without any.
+    """The verdict that follows from observations: all hold, most do (`MOSTLY`), or fewer; open where they are
+    of too few settings (`LEAST`).
 
     Args:
         finding: what they say together; without observations it is replaced.
-        parts: of a claim that says several things, the observations of each; the worst of them decides.
+        parts: of a claim that says several things, the observations of each; one that fails decides.
         missing: what the claim asks for besides.
         part: the part of the claim that was judged; by default as much as is not missing.
         is_open: they do not reach what the claim is about, so that they decide nothing.
+        asked: the settings that the claim asks for, where these are fewer than decide otherwise.
     """
-    observations = [observation for group in parts for observation in group]
+    groups = [Part("", finding, group, is_open, asked) for group in parts if group]
+    observations = [observation for group in groups for observation in group.observations]
     if not observations:
         return Verdict(OPEN, "No record says anything about it", missing=missing.texts, note=note)
-    status: Status = OPEN if is_open else _worst(status_of(group) for group in parts if group)
+    few = [group for group in groups if group.is_few]
     return Verdict(
-        status,
-        finding,
+        status_together(groups),
+        few[0].told if few else finding,
         _against(observations),
         _cell_ids(observations),
         missing.texts,
@@ -232,37 +208,32 @@ def decided(
 def decided_in_parts(
     *parts: Part, missing: Gaps = Gaps(), note: str = "", part: str = "", lead: str = ""
 ) -> Verdict:
-    """The verdict of a claim that says several things: the worst of its parts that are not open.
+    """The verdict of a claim that says several things: one part that fails overturns it, and it holds if none
+    fails and most have a status (`MOSTLY`).
 
     Where some parts fail and others do not, those that fail come first: "Fails: …; holds: …; open: …".
 
     Args:
         missing: what the claim asks for besides.
-        part: the part of the claim that was judged; by default the names of the parts that are not open, if
-            any is, and as much of the points as is not missing.
+        part: the part of the claim that was judged; by default the parts that are not open, if any is, and
+            as much of the points as is not missing.
         lead: words before the finding, where those of the parts are short.
     """
     judged = [part for part in parts if part.status != OPEN]
     observations = [observation for part in parts for observation in part.observations]
-    names = ", ".join(part.name for part in judged) if 0 < len(judged) < len(parts) else ""
+    finding = finding_of(parts)
     return Verdict(
-        _worst(part.status for part in judged) if judged else OPEN,
-        f"{lead}: {_finding(parts)}" if lead else _capital(_finding(parts)),
+        status_together(parts),
+        f"{lead}: {finding}" if lead else _capital(finding),
         _against(observations),
         _cell_ids(observations),
         missing.texts,
-        part or "; ".join(filter(None, (names, missing.judged if observations else ""))),
+        part or "; ".join(filter(None, (_names(judged, parts), missing.judged if observations else ""))),
         note,
-        parts=tuple(PartVerdict(part.name, part.status, part.finding) for part in parts)
+        parts=tuple(PartVerdict(part.name, part.status, part.told) for part in parts)
         if len(parts) > 1
         else (),
     )
-
-
-def status_of(observations: Sequence[Observation]) -> Status:
-    """The verdict of observations of one thing; there is at least one."""
-    share = sum(observation.holds for observation in observations) / len(observations)
-    return HOLDS if share == 1 else EXCEPTIONS if share >= MOSTLY else CONTRADICTED
 
 
 def summary(claims: Iterable[Verdicts]) -> str:
@@ -291,28 +262,14 @@ def summary(claims: Iterable[Verdicts]) -> str:
     return f"{first}. {_capital(REPAIRED)}{',' if repaired else ':'} {rest}"
 
 
-def _finding(parts: Sequence[Part]) -> str:
-    known: list[tuple[Status, str]] = [(part.status, part.finding) for part in parts if part.status != OPEN]
-    unknown = [part.finding for part in parts if part.status == OPEN]
-    if not known:
-        return "; ".join(unknown) or "no record says anything about it"
-    return "; ".join([*_by_status(known), *([f"open: {', '.join(unknown)}"] if unknown else [])])
-
-
-def _by_status(known: Sequence[tuple[Status, str]]) -> list[str]:
-    """The findings; where some fail and others do not, those that fail first, and all with their status."""
-    texts: dict[Status, list[str]] = {
-        status: [text for other, text in known if other == status]
-        for status in (CONTRADICTED, EXCEPTIONS, HOLDS)
-    }
-    if not texts[CONTRADICTED] or len(texts[CONTRADICTED]) == len(known):
-        return [text for _, text in known]
-    words = {CONTRADICTED: "fails", EXCEPTIONS: EXCEPTIONS, HOLDS: HOLDS}
-    return [f"{words[status]}: {', '.join(those)}" for status, those in texts.items() if those]
-
-
-def _worst(statuses: Iterable[Status]) -> Status:
-    return STATUSES[max(STATUSES.index(status) for status in statuses)]
+def _names(judged: Sequence[Part], parts: Sequence[Part]) -> str:
+    """The names of the parts that have a status, or their number where they are many; "" where all or none
+    have one."""
+    if not 0 < len(judged) < len(parts):
+        return ""
+    if any(part.topic for part in parts):
+        return f"{len(judged)} of {len(parts)} parts"
+    return ", ".join(part.name for part in judged)
 
 
 def _against(observations: Iterable[Observation]) -> tuple[str, ...]:

@@ -16,8 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
-from longca.lab.claims.as_study import STAND_INS
-from longca.lab.claims.contract import Observation
+from longca.lab.claims.as_study import shown
 from longca.lab.claims.gaps import missing
 from longca.lab.claims.grid import (
     DENSE,
@@ -30,6 +29,7 @@ from longca.lab.claims.grid import (
     STUDY_BYTES,
     STUDY_PEAK,
 )
+from longca.lab.claims.parts import Observation
 from longca.lab.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
 from longca.lab.ranking import MeasuredPoint, Measurement, competing
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
@@ -151,7 +151,7 @@ class Point:
     @property
     def name(self) -> str:
         """Its method as texts name it; this project's stand-ins are named as such."""
-        return f"{self.method} (ours)" if self.kernel in STAND_INS else self.method
+        return self.method if self.strategy else shown(self.kernel)
 
     @property
     def params(self) -> dict[str, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from longca.lab.claims.contract import Observation
 from longca.lab.claims.evidence import Point
+from longca.lab.claims.parts import Observation
 from longca.lab.ranking import Lead, compare, mean_lead, share_protocol
 from longca.lab.ranking.table import RATE
 from longca.lab.store.text import format_bytes, number
@@ -84,31 +83,28 @@ def pairs(first: Sequence[Point], second: Iterable[Point], *vary: str, column: s
         vary: fields of `Point` or parameters of masks; "mask" stands for all its parameters besides, "heads"
             for the KV heads.
     """
-    return [pair for _, pair in _matched(first, second, vary, column)]
+    return list(_matched(first, second, vary, column))
 
 
-def rivals(observed: Sequence[Point], name: str, field: str = "kernel") -> list[tuple[Point, Pair]]:
-    """Each point of one method beside the best other method of its setting; points that are alone are left
-    out.
+def beside_each(
+    first: Sequence[Point], observed: Iterable[Point], others: Iterable[str], field: str = "kernel"
+) -> dict[str, list[Pair]]:
+    """Other method → each first point, paired with that method's of its setting. The best of several others
+    is never taken: a point with one rival there would confirm as much as a point with all.
 
     Args:
         field: what names a method: "kernel" or "strategy".
     """
-    own = [point for point in observed if getattr(point, field) == name]
-    beside: dict[int, list[Pair]] = defaultdict(list)
-    for other in dict.fromkeys(getattr(point, field) for point in observed):
-        if other != name:
-            for index, pair in _matched(
-                own, [point for point in observed if getattr(point, field) == other], (field,)
-            ):
-                beside[index].append(pair)
-    return [(own[index], min(those, key=lambda pair: pair.ratio)) for index, those in sorted(beside.items())]
+    there = list(observed)
+    return {
+        name: pairs(first, [point for point in there if getattr(point, field) == name], field)
+        for name in others
+    }
 
 
 def _matched(
     first: Sequence[Point], second: Iterable[Point], vary: Sequence[str], column: str = RATE
-) -> Iterator[tuple[int, Pair]]:
-    """(index in `first`, the pair of that point and its match)."""
+) -> Iterator[Pair]:
     loose = (
         {"cells", "gpu", "played", "resolutions", "mask_params", *vary}
         | ({"corpus"} if "mask" in vary else set())
@@ -125,7 +121,7 @@ def _matched(
         return (*(getattr(point, name) for name in names), params)
 
     others = {key(point): point for point in second if point.ok}
-    for index, point in enumerate(first):
+    for point in first:
         other = others.get(key(point))
         if point.ok and other is not None:
             same_masks = "mask" not in vary
@@ -133,4 +129,4 @@ def _matched(
             both = (point.of_seeds(shared), other.of_seeds(shared)) if shared else (point, other)
             pair = Pair(*both, column, same_masks)
             if pair.is_of_one_protocol and pair.ratio == pair.ratio:
-                yield index, pair
+                yield pair

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.lab.claims.contract import Gaps, Part
+from longca.lab.claims.contract import Gaps
 from longca.lab.claims.evidence import missing, reach
+from longca.lab.claims.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 import pytest
 
-from longca.lab.claims.contract import STATUSES
+from longca.lab.claims.parts import STATUSES
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.load import committed as committed_files
 from longca.lab.store.load import load, load_columns

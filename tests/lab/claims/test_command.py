@@ -153,7 +153,8 @@ def test_a_claim_gets_the_columns_that_it_names_and_no_record_is_decoded(tmp_pat
     path.parent.mkdir()
     path.write_text(
         """
-from longca.lab.claims.contract import Claim, Observation, decided
+from longca.lab.claims.contract import Claim, decided
+from longca.lab.claims.parts import Observation
 
 
 class NewestTorch(Claim):

@@ -6,8 +6,6 @@ from longca.lab.claims.by_gpu import judged
 from longca.lab.claims.contract import (
     Claim,
     Gaps,
-    Observation,
-    Part,
     Verdict,
     Verdicts,
     all_claims,
@@ -15,6 +13,7 @@ from longca.lab.claims.contract import (
     decided_in_parts,
     summary,
 )
+from longca.lab.claims.parts import Observation, Part
 from tests.helpers.claims.cases import CASES
 from tests.helpers.claims.numbered import CLAIMS
 from tests.helpers.claims.verdicts import table

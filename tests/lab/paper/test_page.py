@@ -11,7 +11,8 @@ import pytest
 
 from longca.core.errors import UserError
 from longca.core.plugin import Registry
-from longca.lab.claims.contract import AS_STUDY, MEANINGS, REPAIRED, STUDY, all_claims
+from longca.lab.claims.contract import AS_STUDY, REPAIRED, STUDY, all_claims
+from longca.lab.claims.parts import MEANINGS
 from longca.lab.paper.build import build_paper, exhibits
 from longca.lab.paper.facts import gallery
 from longca.lab.paper.repairs import REPAIRS

@@ -1,9 +1,10 @@
 """Claim 22: documents under context parallelism."""
 
 from longca.lab.claims.as_study import of_study, without_compat
-from longca.lab.claims.contract import Claim, Part, decided, decided_in_parts
+from longca.lab.claims.contract import Claim, decided, decided_in_parts
 from longca.lab.claims.evidence import STRATEGIES, gpu_note, held, missing, points, span
 from longca.lab.claims.pairs import pairs
+from longca.lab.claims.parts import Part
 from longca.lab.claims.schedules import GATHER, KERNEL, RING, decides, lacking, not_here, reached
 
 WHOLE = {"full_document": "full", "causal_document": "causal"}

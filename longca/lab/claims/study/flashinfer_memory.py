@@ -1,8 +1,9 @@
 """Claim 14: memory of FlashInfer under small blocks."""
 
 from longca.lab.claims.as_study import of_study
-from longca.lab.claims.contract import Claim, Observation, decided
+from longca.lab.claims.contract import Claim, decided
 from longca.lab.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, missing, of, points
+from longca.lab.claims.parts import Observation
 from longca.lab.claims.refusals import is_too_large
 from longca.lab.store.text import format_bytes
 

@@ -1,9 +1,10 @@
 """Claim 7: FlashMask beside FlexAttention."""
 
 from longca.lab.claims.as_study import STAND_INS, stand_in
-from longca.lab.claims.contract import Claim, Gaps, Part, decided_in_parts
+from longca.lab.claims.contract import Claim, Gaps, decided_in_parts
 from longca.lab.claims.evidence import GQA, HETEROGENEOUS, LENGTHS, gpu_note, held, missing, points, span
 from longca.lab.claims.pairs import pairs
+from longca.lab.claims.parts import Part
 from longca.lab.claims.regular import is_heterogeneous
 
 NEEDED = "Paddle's FlashMask beside FlexAttention on the six heterogeneous masks, 1K to 48K, both directions"

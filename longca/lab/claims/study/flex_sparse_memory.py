@@ -2,8 +2,9 @@
 
 from longca.core import format_length
 from longca.lab.claims.as_study import of_study
-from longca.lab.claims.contract import Claim, Observation, decided
+from longca.lab.claims.contract import Claim, decided
 from longca.lab.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, held, missing, notes, points
+from longca.lab.claims.parts import Observation
 from longca.lab.store.text import format_bytes
 
 FROM = 32768  # tokens: the study's shortest

@@ -1,9 +1,10 @@
 """Claim 12: KV heads that several query heads share."""
 
-from longca.lab.claims.as_study import FORMS, of_study, stand_in
-from longca.lab.claims.contract import Claim, Part, decided_in_parts
-from longca.lab.claims.evidence import DENSE, GQA, MHA, gpu_note, held, missing, points, span
+from longca.lab.claims.as_study import FORMS, of_study, shown, stand_in
+from longca.lab.claims.contract import Claim, decided_in_parts
+from longca.lab.claims.evidence import DENSE, GQA, MHA, gpu_note, missing, points
 from longca.lab.claims.pairs import pairs
+from longca.lab.claims.parts import of_methods
 from longca.lab.store.text import percent
 
 KERNELS = (*DENSE, "vsa", "vsa_triton", "fa2_sparse", "flashinfer")  # the study's
@@ -22,16 +23,14 @@ class HeadsMatterLittle(Claim):
     trust = "second-hand"
     gpus = "one GPU"
     quantity = "time and memory"
-    overturned_by = (
-        "On more than a quarter of the points rates differ by a tenth or more, or GQA saves no memory"
-    )
+    overturned_by = "On more than a quarter of one kernel's points rates differ by a tenth or more, or GQA saves no memory"
 
     def judge(self, table):
         asked = points(table, ok=False, kind="kernel", kernel=KERNELS, heads=(GQA, MHA))
         lacking = missing(
             asked, self.gpus, kernel=KERNELS, heads=(GQA, MHA), seqlen=(32768,), direction=("fwd",)
         )
-        return decided_in_parts(*self._parts(asked), note=gpu_note(asked), missing=lacking)
+        return decided_in_parts(*self._parts(asked, KERNELS), note=gpu_note(asked), missing=lacking)
 
     def judge_as_study(self, table):
         kernels = [kernel for kernel in FORMS if kernel not in ONLY_MHA]
@@ -46,25 +45,24 @@ class HeadsMatterLittle(Claim):
             direction=("fwd",),
         )
         return decided_in_parts(
-            *self._parts(asked),
+            *self._parts(asked, kernels),
             stand_in("flashmask", "FlashMask"),
             stand_in("fa2_sparse", "FA2-Sparse"),
             missing=lacking,
         )
 
-    def _parts(self, asked):
+    def _parts(self, asked, kernels):
+        """Two parts for each kernel that takes shared KV heads."""
+        little = {shown(kernel): [] for kernel in kernels if kernel not in ONLY_MHA}
+        less = {name: [] for name in little}
         few, many = ([point for point in asked if point.heads == heads] for heads in (GQA, MHA))
-        rates = pairs(few, many, "heads")
-        memory = pairs(few, many, "heads", column="absolute_peak_bytes")
-        little = [
-            pair.observed(abs(pair.ratio - 1) <= LITTLE, f"{pair.first.name} {GQA}", MHA) for pair in rates
+        for pair in pairs(few, many, "heads"):
+            name = pair.first.name
+            little[name].append(pair.observed(abs(pair.ratio - 1) <= LITTLE, f"{name} {GQA}", MHA))
+        for pair in pairs(few, many, "heads", column="absolute_peak_bytes"):
+            name = pair.first.name
+            less[name].append(pair.observed(pair.ratio < 1, f"{name} {GQA} bytes", MHA))
+        return [
+            *of_methods(f"rates with 8 KV heads are within {percent(LITTLE)} of those with 64 at", little),
+            *of_methods("memory is less at", less),
         ]
-        less = [pair.observed(pair.ratio < 1, f"{pair.first.name} {GQA} bytes", MHA) for pair in memory]
-        ratios = span(pair.ratio for pair in rates)
-        yield Part(
-            "rates",
-            f"rates with 8 KV heads are at {ratios}× those with 64, within {percent(LITTLE)} at "
-            f"{held(little)}",
-            little,
-        )
-        yield Part("memory", f"memory is less at {held(less)}", less)

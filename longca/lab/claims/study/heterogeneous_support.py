@@ -1,8 +1,9 @@
 """Claim 3: the kernels that run heterogeneous masks."""
 
-from longca.lab.claims.as_study import FORMS, stand_in
-from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
-from longca.lab.claims.evidence import GQA, HETEROGENEOUS, gpu_note, held, missing, of, points
+from longca.lab.claims.as_study import FORMS, shown, stand_in
+from longca.lab.claims.contract import Claim, decided_in_parts
+from longca.lab.claims.evidence import GQA, HETEROGENEOUS, gpu_note, missing, of, points
+from longca.lab.claims.parts import Observation, of_methods
 from longca.lab.claims.regular import is_heterogeneous
 from longca.lab.store.text import number
 
@@ -24,8 +25,8 @@ class HeterogeneousSupport(Claim):
     gpus = "one GPU"
     quantity = "support"
     overturned_by = (
-        "FA2, FA3 or cuDNN gives a right result on such a mask where it is not a regular one, "
-        "or one of the others refuses one"
+        "On more than a quarter of its points FA2, FA3 or cuDNN gives a right result on such a mask where it is "
+        "not a regular one, or one of the others refuses one"
     )
 
     def judge(self, table):
@@ -39,7 +40,7 @@ class HeterogeneousSupport(Claim):
         lacking = missing(
             asked, self.gpus, kernel=(*CANNOT, *CAN), mask=HETEROGENEOUS, heads=[GQA], seqlen=(8192,)
         )
-        return decided_in_parts(*self._parts(asked), missing=lacking, note=note)
+        return decided_in_parts(*self._parts(asked, (*CANNOT, *CAN)), missing=lacking, note=note)
 
     def judge_as_study(self, table):
         kernels = [kernel for kernel in (*CANNOT, *CAN) if kernel in FORMS]
@@ -54,7 +55,7 @@ class HeterogeneousSupport(Claim):
             seqlen=(8192,),
         )
         return decided_in_parts(
-            *self._parts(asked),
+            *self._parts(asked, kernels),
             stand_in("flashmask", "FlashMask"),
             missing=lacking,
             note=ANY if asked else "",
@@ -64,24 +65,26 @@ class HeterogeneousSupport(Claim):
         tried = points(table, ok=False, kind="kernel", kernel=kernels, mask=HETEROGENEOUS)
         return [point for point in tried if is_heterogeneous(point)]
 
-    def _parts(self, asked):
+    def _parts(self, asked, kernels):
         answered = [point for point in asked if point.statuses & {"ok", "unsupported"}]
-        no = [
-            Observation(
-                f"{point.name} runs {point.where}, {number(point.value('density'), 2)} of it visible",
-                not point.ok,
-                point.cell_ids,
-            )
-            for point in answered
-            if point.kernel in CANNOT
-        ]
-        yes = [
-            Observation(f"{point.name} refuses {point.where}", point.ok, point.cell_ids)
-            for point in answered
-            if point.kernel in CAN
-        ]
-        yield Part("FA2, FA3 and cuDNN", f"FA2, FA3 and cuDNN refuse {held(no)}", no)
-        names = (
-            ", ".join(dict.fromkeys(point.name for point in answered if point.kernel in CAN)) or "the others"
-        )
-        yield Part("the others", f"{names} run {held(yes)}", yes)
+        of_kernel = {name: [point for point in answered if point.kernel == name] for name in kernels}
+        refuse = {
+            shown(name): [
+                Observation(
+                    f"{point.name} runs {point.where}, {number(point.value('density'), 2)} of it visible",
+                    not point.ok,
+                    point.cell_ids,
+                )
+                for point in own
+            ]
+            for name, own in of_kernel.items()
+            if name in CANNOT
+        }
+        run = {
+            shown(name): [
+                Observation(f"{point.name} refuses {point.where}", point.ok, point.cell_ids) for point in own
+            ]
+            for name, own in of_kernel.items()
+            if name in CAN
+        }
+        return [*of_methods("refused by", refuse), *of_methods("run by", run)]

@@ -3,9 +3,10 @@
 from collections import defaultdict
 
 from longca.lab.claims.as_study import of_study, without_compat
-from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import gpu_note, held, missing, num_hosts, points, reach, span
 from longca.lab.claims.pairs import pairs
+from longca.lab.claims.parts import Observation, Part
 from longca.lab.claims.schedules import RING, WORLDS, lacking, not_here
 from longca.lab.store.text import number
 

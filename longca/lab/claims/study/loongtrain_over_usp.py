@@ -1,9 +1,10 @@
 """Claim 18: LoongTrain beside USP."""
 
 from longca.lab.claims.as_study import without_compat
-from longca.lab.claims.contract import Claim, Part, decided_in_parts
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import gpu_note, held, missing, points, reach, span
 from longca.lab.claims.pairs import pairs
+from longca.lab.claims.parts import Part
 from longca.lab.claims.schedules import lacking, not_here
 
 FEWEST = 4  # ranks: on fewer neither is a hybrid

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 
-from longca.lab.claims.as_study import STUDY_DENSE, of_study, stand_in
-from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.as_study import STUDY_DENSE, of_study, shown, stand_in
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import (
     DENSE,
     GQA,
@@ -17,6 +17,7 @@ from longca.lab.claims.evidence import (
     span,
 )
 from longca.lab.claims.gaps import missing_dense
+from longca.lab.claims.parts import Observation, Part
 from longca.lab.store.text import number
 
 MASKS = (*REGULAR, *HETEROGENEOUS)
@@ -36,12 +37,12 @@ class MasksDecide(Claim):
     source = "Texts about the paper: its figure of forward rates at 8K, by mask"
     trust = "second-hand"
     gpus = "one GPU"
-    overturned_by = "For more than a quarter of kernels and lengths all masks lie within a factor of two"
+    overturned_by = "For one kernel all masks lie within a factor of two in more than a quarter of its cases"
 
     def judge(self, table):
         asked = self._asked(table, DENSE)
         return decided_in_parts(
-            *self._parts(asked),
+            *self._parts(asked, DENSE),
             lead=LEAD,
             note=gpu_note(asked),
             missing=missing_dense(asked, self.gpus, "", DENSE, MASKS),
@@ -50,7 +51,7 @@ class MasksDecide(Claim):
     def judge_as_study(self, table):
         asked = self._asked(of_study(table), STUDY_DENSE)
         return decided_in_parts(
-            *self._parts(asked),
+            *self._parts(asked, STUDY_DENSE),
             stand_in("flashmask", "FlashMask"),
             lead=LEAD,
             note=COUNTED if asked else "",
@@ -62,11 +63,11 @@ class MasksDecide(Claim):
             table, ok=False, kind="kernel", kernel=kernels, mask=MASKS, heads=(GQA, MHA), seqlen=LENGTHS
         )
 
-    def _parts(self, asked):
+    def _parts(self, asked, kernels):
         """A part for each kernel: some may differ over masks where others do not.
 
-        A case that lacks masks which the kernel runs can hold, since further masks only widen its range. It
-        cannot fail.
+        A case needs all masks that the kernel runs. Fewer can show a wide range, and never a narrow one, so
+        that they count for neither.
         """
         groups = defaultdict(list)
         for point in asked:
@@ -77,24 +78,23 @@ class MasksDecide(Claim):
             for group in map(of_one_protocol, groups.values())
             if group
         ]
-        for kernel in sorted({point.kernel for point in asked}):  # whatever the order of the records
+        for kernel in kernels:
             runs = {point.mask for point in asked if point.kernel == kernel and point.ok}
-            own = [group for group in ranked if group[0].kernel == kernel and self._decides(group, runs)]
+            own = [group for group in ranked if group[0].kernel == kernel and self._has_all(group, runs)]
             observed = [self._observed(group) for group in own]
-            name = own[0][0].name if own else kernel
             ratios = span(group[-1].rate / group[0].rate for group in own)
             least = sum(observation.holds for observation in observed)
             text = (
-                f"{name} {ratios}× ({least} of {len(own)})"
+                f"{shown(kernel)} {ratios}× ({least} of {len(own)})"
                 if own
-                else f"{name} with fewer than {FEWEST_MASKS} masks"
+                else f"{shown(kernel)} without all its masks at one length"
             )
-            yield Part(name, text, observed)
+            yield Part(shown(kernel), text, observed)
 
-    def _decides(self, group, runs):
-        """True if the group has enough masks: all of `runs`, or a few of which two are far apart."""
+    def _has_all(self, group, runs):
+        """True if the group has all masks of `runs`, and enough of them."""
         masks = {point.mask for point in group}
-        return len(masks) >= FEWEST_MASKS and (masks >= runs or self._is_wide(group))
+        return len(masks) >= FEWEST_MASKS and masks >= runs
 
     def _is_wide(self, group):
         return group[-1].rate >= SEVERAL * group[0].rate

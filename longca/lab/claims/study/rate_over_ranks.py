@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from longca.lab.claims.as_study import of_study
-from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import (
     STRATEGIES,
     gpu_note,
@@ -15,6 +15,7 @@ from longca.lab.claims.evidence import (
     reach,
     span,
 )
+from longca.lab.claims.parts import Observation, Part
 from longca.lab.claims.schedules import GATHER, KERNEL, RING, WORLDS, lacking, not_here
 from longca.lab.store.text import number
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from longca.lab.claims.as_study import of_study, without_compat
-from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import (
     STRATEGIES,
     gpu_note,
@@ -16,6 +16,7 @@ from longca.lab.claims.evidence import (
     span,
 )
 from longca.lab.claims.pairs import pairs, rivals
+from longca.lab.claims.parts import Observation, Part
 from longca.lab.claims.schedules import GATHER, KERNEL, NAMES, RING, WORLDS, decides, lacking, reached
 from longca.lab.store.text import number
 

@@ -1,9 +1,10 @@
 """Claim 11: backward of block-sparse kernels."""
 
 from longca.lab.claims.as_study import of_study
-from longca.lab.claims.contract import CONTRADICTED, MOSTLY, Claim, Part, decided_in_parts, status_of
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import MHA, gpu_note, held, missing, points, span
 from longca.lab.claims.pairs import pairs
+from longca.lab.claims.parts import Part
 
 KERNELS = {"vsa": "VSA", "vsa_triton": "VSA in Triton"}
 MUCH = 2 / 3  # of forward at most; dense kernels keep more than that
@@ -37,7 +38,8 @@ class SparseBackward(Claim):
     trust = "second-hand"
     gpus = "one GPU"
     overturned_by = (
-        "Backward keeps more than two thirds of the forward rate on more than a quarter of the points"
+        "Backward of one of the two keeps more than two thirds of its forward rate on more than a quarter of "
+        "its points"
     )
 
     def judge(self, table):
@@ -48,30 +50,22 @@ class SparseBackward(Claim):
     def judge_as_study(self, table):
         asked = points(of_study(table), ok=False, seqlen=LENGTHS, density=DENSITIES, **WHERE)
         lacking = missing(asked, self.gpus, study="as-study", mask=["block_sparse_uniform"], **AXES)
-        parts = [self._part(asked, kernel, len(LENGTHS) * len(DENSITIES)) for kernel in KERNELS]
+        parts = [self._part(asked, kernel) for kernel in KERNELS]
         return decided_in_parts(
-            *parts,
-            missing=lacking,
-            note="A part is contradicted only where the missing points could not save it. The Triton version "
-            "is a later one of the file in the study's code.",
+            *parts, missing=lacking, note="The Triton version is a later one of the file in the study's code."
         )
 
-    def _part(self, asked, kernel, num_asked=0):
-        """The part about one kernel; open where it is contradicted so far, but could still hold for most of
-        `num_asked` points."""
+    def _part(self, asked, kernel):
         backward, forward = (
             [point for point in asked if point.kernel == kernel and point.direction == direction]
             for direction in ("bwd", "fwd")
         )
         compared = pairs(backward, forward, "direction")
         observed = [pair.observed(pair.ratio <= MUCH, f"{kernel} backward", "forward") for pair in compared]
-        num_against = sum(not observation.holds for observation in observed)
-        is_contradicted = bool(observed) and status_of(observed) == CONTRADICTED
-        is_open = is_contradicted and num_against <= (1 - MOSTLY) * num_asked
         finding = (
             f"backward {KERNELS[kernel]} reaches {span(pair.ratio for pair in compared)}× forward, "
             f"at most two thirds at {held(observed)}"
             if compared
             else f"{KERNELS[kernel]} is not measured"
         )
-        return Part(KERNELS[kernel], finding, observed, is_open)
+        return Part(KERNELS[kernel], finding, observed)

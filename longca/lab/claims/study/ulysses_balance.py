@@ -1,6 +1,6 @@
 """Claim 17: balance and scale of Ulysses."""
 
-from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import (
     HETEROGENEOUS,
     REGULAR,
@@ -11,6 +11,7 @@ from longca.lab.claims.evidence import (
     points,
     reach,
 )
+from longca.lab.claims.parts import Observation, Part
 from longca.lab.claims.schedules import WORLDS, lacking, not_here
 from longca.lab.store.text import number
 

@@ -1,8 +1,9 @@
 """Claim 20: counted bytes beside the study's formulas."""
 
 from longca.lab.claims.as_study import of_study
-from longca.lab.claims.contract import Claim, Observation, Part, decided_in_parts
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, points, reach, span
+from longca.lab.claims.parts import Observation, Part
 from longca.lab.claims.schedules import NAMES, RING, not_here
 from longca.lab.store.text import format_bytes, number
 

@@ -2,9 +2,10 @@
 
 from longca.core import format_length
 from longca.lab.claims.as_study import of_study
-from longca.lab.claims.contract import Claim, Part, decided_in_parts
+from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import MHA, gpu_note, missing, points, span
 from longca.lab.claims.pairs import pairs
+from longca.lab.claims.parts import Part
 from longca.lab.claims.refusals import refused_note
 
 KERNELS = ("vsa", "vsa_triton", "flashinfer")
