@@ -29,12 +29,11 @@ STUDY = "paper"
 H100S = f"{WORLDS[0]} to {WORLDS[-1]} H100s"
 
 
-def not_here(*names: str) -> Part:
-    """The open part of a claim: it is about strategies whose schedule by the study is not done again here."""
-    whole = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return Part(
-        whole, f"the study's own {whole} {'is' if len(names) == 1 else 'are'} not among the strategies here"
-    )
+def not_here(*names: str) -> list[Part]:
+    """The open parts of a claim that are about strategies whose schedule by the study is not done again
+    here."""
+    topic = "not among the strategies here the study's own"
+    return [Part(name, f"{topic} {name}", topic=topic, method=name) for name in names]
 
 
 def decides(point: Point) -> bool:

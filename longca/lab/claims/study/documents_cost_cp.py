@@ -1,11 +1,13 @@
 """Claim 22: documents under context parallelism."""
 
+from dataclasses import replace
+
 from longca.lab.claims.as_study import of_study, without_compat
-from longca.lab.claims.contract import Claim, decided, decided_in_parts
-from longca.lab.claims.evidence import STRATEGIES, gpu_note, held, missing, points, span
+from longca.lab.claims.contract import Claim, decided_in_parts
+from longca.lab.claims.evidence import STRATEGIES, gpu_note, missing, points, span
 from longca.lab.claims.pairs import pairs
-from longca.lab.claims.parts import Part
-from longca.lab.claims.schedules import GATHER, KERNEL, RING, decides, lacking, not_here, reached
+from longca.lab.claims.parts import of_methods
+from longca.lab.claims.schedules import GATHER, KERNEL, NAMES, RING, decides, lacking, not_here, reached
 
 WHOLE = {"full_document": "full", "causal_document": "causal"}
 MASKS = (*WHOLE, *WHOLE.values())
@@ -23,7 +25,7 @@ class DocumentsCostCp(Claim):
     trust = "second-hand"
     gpus = "2–4 GPUs"
     overturned_by = (
-        "Strategies keep more than two thirds of their rate under documents on more than a quarter of the "
+        "One strategy keeps more than two thirds of its rate under documents on more than a quarter of its "
         "points"
     )
 
@@ -33,16 +35,13 @@ class DocumentsCostCp(Claim):
         compared = self._beside(asked)
         same = {"kernel": {point.kernel for point in asked}, "seqlen": {point.seqlen for point in asked}}
         alone = self._beside(points(rows, kind="kernel", mask=MASKS, **same))
-        observed = self._observed(compared)
-        finding = f"The five strategies (ours) {self._kept(compared)}"
-        if alone:
-            finding += f"; the kernels alone keep {span(pair.ratio for pair in alone)}×"
-        return decided(
-            finding,
-            observed,
+        alone_text = f"; the kernels alone keep {span(pair.ratio for pair in alone)}×" if alone else ""
+        verdict = decided_in_parts(
+            *self._parts(compared, {name: name for name in STRATEGIES}),
             note=gpu_note(asked),
             missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=MASKS, world=(2, 4)),
         )
+        return replace(verdict, finding=verdict.finding + alone_text)
 
     def judge_as_study(self, table):
         strategies = {"kind": "cp", "strategy": (RING, GATHER), "mask": MASKS}
@@ -51,28 +50,31 @@ class DocumentsCostCp(Claim):
         few = not compared
         if few:  # what there is: another kernel, other documents, fewer GPUs
             compared = self._beside(points(of_study(table, any_draw=True), **strategies))
-        finding = (
-            f"the study's ring and all-gather {self._kept(compared)}"
-            if compared
-            else "the study's ring and all-gather are not measured under documents"
-        )
         others = " and this project's documents"
         return decided_in_parts(
-            Part("Ring P2P and All-Gather", finding, self._observed(compared), few),
-            not_here("Ulysses", "USP", "LoongTrain"),
+            *self._parts(compared, NAMES, few),
+            *not_here("Ulysses", "USP", "LoongTrain"),
             part=f"{reached([pair.first for pair in compared])}{others}" if few and compared else "",
             missing=lacking(asked, "ulysses", "usp", "loongtrain", masks=MASKS),
         )
 
-    def _kept(self, compared):
-        ratios = span(pair.ratio for pair in compared)
-        return f"keep {ratios}× their rate, two thirds or less at {held(self._observed(compared))}"
-
-    def _observed(self, compared):
-        return [
-            pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without")
-            for pair in compared
-        ]
+    def _parts(self, compared, strategies, few=False):
+        own = {
+            shown: [pair for pair in compared if pair.first.strategy == name]
+            for name, shown in strategies.items()
+        }
+        return of_methods(
+            "two thirds of their rate or less keep",
+            {
+                name: [
+                    pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without")
+                    for pair in those
+                ]
+                for name, those in own.items()
+            },
+            ratios={name: f"{span(pair.ratio for pair in those)}×" for name, those in own.items()},
+            is_open=few,
+        )
 
     def _beside(self, observed):
         return [

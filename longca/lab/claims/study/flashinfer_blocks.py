@@ -3,8 +3,8 @@
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, decided
 from longca.lab.claims.evidence import GQA, MHA, gpu_note, held, missing, points, span
+from longca.lab.claims.failures import refused_note
 from longca.lab.claims.pairs import pairs
-from longca.lab.claims.refusals import refused_note
 
 ALMOST_DOUBLE = 1.6  # times: "almost doubles" and "much faster" are the words
 LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's

@@ -1,10 +1,12 @@
 """Claim 14: memory of FlashInfer under small blocks."""
 
+from collections import defaultdict
+
 from longca.lab.claims.as_study import of_study
-from longca.lab.claims.contract import Claim, decided
-from longca.lab.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, missing, of, points
-from longca.lab.claims.parts import Observation
-from longca.lab.claims.refusals import is_too_large
+from longca.lab.claims.contract import Claim, decided_in_parts
+from longca.lab.claims.evidence import GQA, MHA, gpu_note, held, missing, of, points
+from longca.lab.claims.failures import lacks_memory
+from longca.lab.claims.parts import Observation, Part
 from longca.lab.store.text import format_bytes
 
 BLOCK = 64  # tokens: the study's smaller block
@@ -21,9 +23,10 @@ WHERE = {
     "direction": "fwd",
     "block": BLOCK,
 }
-NO_MEMORY = "out of memory"
-TOO_LARGE = "more indices than 32 bits hold"
-TOO_MANY_LISTS = "more q-blocks than its own buffer holds"
+OTHER_FAILURES = (
+    "More indices than 32 bits hold, and more q-blocks than its own buffer holds, are failures of its plan, "
+    "and no lack of memory."
+)
 
 
 class FlashinferMemory(Claim):
@@ -37,14 +40,18 @@ class FlashinferMemory(Claim):
     trust = "second-hand"
     gpus = "one GPU"
     quantity = "memory"
-    overturned_by = "FlashInfer runs all these lengths and densities in less than 80 GB"
+    overturned_by = (
+        "At more than a quarter of lengths and numbers of heads FlashInfer runs all three densities in less "
+        "than 80 GB"
+    )
 
     def judge(self, table):
         longer = {"seqlen": lambda length: length >= FROM, "density": DENSITIES}
         asked = points(table, ok=False, **(WHERE | longer))
         note = gpu_note(asked, "memory is compared with 80 GB, not with the GPU's own")
+        outcomes = [(point, lacks_memory(point)) for point in asked]
         return self._verdict(
-            asked, missing(asked, self.gpus, **AXES), note, "Its wrapper's buffers are enlarged here."
+            outcomes, missing(asked, self.gpus, **AXES), f"{note} Its wrapper's buffers are enlarged here."
         )
 
     def judge_as_study(self, table):
@@ -59,50 +66,52 @@ class FlashinferMemory(Claim):
             direction=["fwd"],
             **AXES,
         )
+        outcomes = [(point, None if self._exceeds_buffer(point) else lacks_memory(point)) for point in asked]
         return self._verdict(
-            asked,
+            outcomes,
             lacking,
             "The study left the wrapper's buffers as they are; here they are enlarged, and a point that this "
-            "release of FlashInfer could not run without counts as failing.",
-            fixed_buffers=True,
+            "release of FlashInfer could not run without says nothing of memory.",
         )
 
-    def _verdict(self, asked, lacking, *notes, fixed_buffers=False):
-        """A failure of any kind counts, and one of them is enough."""
-        outcomes = [(point, self._failure(point, fixed_buffers)) for point in asked]
-        outcomes = [(point, failure) for point, failure in outcomes if failure or point.ok]
-        failures = [failure for _, failure in outcomes if failure]
-        needed = [point.value("absolute_peak_bytes") for point, failure in outcomes if not failure]
-        observed = [self._observed(point, failure, bool(failures)) for point, failure in outcomes]
-        causes = ", ".join(f"{failures.count(cause)} by {cause}" for cause in dict.fromkeys(failures))
+    def _verdict(self, outcomes, lacking, note):
+        """A case is one length and number of heads. It counts if each density either ran or lacked memory;
+        one that lacked memory is what the sentence asks for."""
+        cases = defaultdict(list)
+        for point, lacks in outcomes:
+            cases[point.device, point.seqlen, point.heads].append((point, lacks))
+        observed = [
+            self._observed(case)
+            for case in cases.values()
+            if {point.params["density"] for point, lacks in case if lacks is not None} >= set(DENSITIES)
+        ]
+        known = [(point, lacks) for point, lacks in outcomes if lacks is not None]
+        short = sum(lacks for _, lacks in known)
+        others = len(outcomes) - len(known)
+        needed = [point.value("absolute_peak_bytes") for point, lacks in known if not lacks]
         finding = (
-            f"FlashInfer fails at {of(len(failures), len(outcomes), 'point')}"
-            f"{f' ({causes})' if failures else ''}"
-            f"{f'; the largest that ran needs {format_bytes(max(needed))}' if needed else ''}"
+            f"FlashInfer lacks memory at {of(short, len(known), 'point')}"
+            f"{f' (the largest that ran needs {format_bytes(max(needed))})' if needed else ''}"
+            f"{f'; {others} fail for another reason' if others else ''}; {_cases(observed)}"
         )
-        cause = (
-            "Failures of its plan count as much as those of memory." if set(failures) - {NO_MEMORY} else ""
-        )
-        return decided(
-            finding,
-            observed,
-            is_open=lacking.absent > 0 and not failures,
-            missing=lacking,
-            note=" ".join(filter(None, (*notes, cause))),
+        note = f"{note} {OTHER_FAILURES}".strip() if others else note
+        return decided_in_parts(Part("memory", finding, observed), missing=lacking, note=note)
+
+    def _observed(self, case):
+        short = [point.params["density"] for point, lacks in case if lacks]
+        most = format_bytes(max(point.value("absolute_peak_bytes") for point, _ in case))
+        outcome = f"lacks memory at density {', '.join(short)}" if short else f"needs up to {most}"
+        return Observation(
+            f"flashinfer {outcome}: {case[0][0].size}",
+            bool(short),
+            tuple(cell_id for point, _ in case for cell_id in point.cell_ids),
         )
 
-    def _observed(self, point, failure, holds):
-        outcome = (
-            f"fails by {failure}" if failure else f"needs {format_bytes(point.value('absolute_peak_bytes'))}"
-        )
-        return Observation(f"flashinfer {outcome}: {point.where}", holds, point.cell_ids)
+    def _exceeds_buffer(self, point):
+        return point.num_kv_heads * (point.seqlen // BLOCK) > MOST_LISTS
 
-    def _failure(self, point, fixed_buffers):
-        """The cause in words; "" where the point runs, or where its refusal is no failure."""
-        if "oom" in point.statuses or point.value("absolute_peak_bytes") > STUDY_BYTES:
-            return NO_MEMORY
-        if is_too_large(point):
-            return TOO_LARGE
-        if fixed_buffers and point.num_kv_heads * (point.seqlen // BLOCK) > MOST_LISTS:
-            return TOO_MANY_LISTS
-        return f"an error ({point.cells[0].reason})" if "error" in point.statuses else ""
+
+def _cases(observed):
+    if not observed:
+        return "at no length are all densities known"
+    return f"at some density in {held(observed, 'case')} whose densities are all known"

@@ -3,17 +3,19 @@
 from longca.core import format_length
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, decided
-from longca.lab.claims.evidence import GQA, MHA, STUDY_BYTES, gpu_note, held, missing, notes, points
+from longca.lab.claims.evidence import GQA, MHA, gpu_note, held, missing, notes, points
+from longca.lab.claims.failures import lacks_memory
 from longca.lab.claims.parts import Observation
 from longca.lab.store.text import format_bytes
 
 FROM = 32768  # tokens: the study's shortest
 MASKS = ("block_sparse_uniform", "block_sparse_variable")
 LENGTHS = tuple(1024 * length for length in (32, 64, 96, 128))  # the study's
-NO_MASK = "no block mask"  # in the notes of the released call, where torch had no memory for it
+# in the notes of the released call, where torch had no memory for it: any other error is no evidence
+NO_MASK = "no block mask (OutOfMemoryError)"
 ANY = (
-    "A block mask that does not fit a larger GPU does not fit the study's. The released code then computes "
-    "all scores, which fits."
+    "A block mask that torch has no memory for on a larger GPU does not fit the study's. The sentence is "
+    "about the mask; what the released code does without it is no evidence."
 )
 
 
@@ -28,40 +30,57 @@ class FlexSparseMemory(Claim):
     trust = "second-hand"
     gpus = "one GPU"
     quantity = "memory"
-    overturned_by = "FlexAttention runs block-sparse masks at these lengths in less than 80 GB"
+    overturned_by = (
+        "FlexAttention has memory for its block mask, and runs in less than 80 GB, on more than a quarter of "
+        "the points"
+    )
     columns = ("notes",)
 
     def judge(self, table):
         asked = self._asked(table)
-        decided = [point for point in asked if point.statuses & {"ok", "oom"}]
+        observed = [
+            self._observed(point, lacks) for point in asked if (lacks := lacks_memory(point)) is not None
+        ]
         note = gpu_note(
-            decided,
+            asked,
             "memory is compared with 80 GB. The block mask here is built from blocks, never from S² pairs, "
             "so that the claim is about how a mask is built and not about the kernel",
         )
-        return self._decided(asked, [self._observed(point, "") for point in decided], note, "")
+        longest = max(
+            (point for point in asked if point.ok),
+            key=lambda point: (point.seqlen, point.value("absolute_peak_bytes")),
+            default=None,
+        )
+        most = ""
+        if longest:
+            needed = format_bytes(longest.value("absolute_peak_bytes"))
+            most = f"; at {format_length(longest.seqlen)} it needs up to {needed}"
+        finding = f"FlexAttention lacks memory at {held(observed)}{most}"
+        return decided(finding, observed, note=note, missing=self._lacking(asked, ""))
 
     def judge_as_study(self, table):
         rows = of_study(table, any_gpu=True)
         asked = self._asked(rows)
+        outcomes = [(point, NO_MASK in notes(rows, point), lacks_memory(point)) for point in asked]
         observed = [
-            self._observed(point, notes(rows, point)) for point in asked if point.statuses & {"ok", "oom"}
+            self._observed(point, lacks or no_mask, no_mask)
+            for point, no_mask, lacks in outcomes
+            if no_mask or lacks is not None
         ]
-        return self._decided(asked, observed, ANY if observed else "", "as-study")
+        finding = f"FlexAttention lacks memory for its block mask at {held(observed)}"
+        without = [point.value("absolute_peak_bytes") for point, no_mask, _ in outcomes if no_mask]
+        if without:
+            finding += f", and computes all scores instead, in up to {format_bytes(max(without))}"
+        note = ANY if observed else ""
+        return decided(finding, observed, note=note, missing=self._lacking(asked, "as-study"))
 
     def _asked(self, table):
         return points(
             table, ok=False, kind="kernel", kernel="flex", mask=MASKS, seqlen=lambda length: length >= FROM
         )
 
-    def _decided(self, asked, observed, note, study):
-        ran = [point for point in asked if point.ok]
-        longest = max(ran, key=lambda point: (point.seqlen, point.value("absolute_peak_bytes")), default=None)
-        most = ""
-        if longest and not study:
-            needed = format_bytes(longest.value("absolute_peak_bytes"))
-            most = f"; at {format_length(longest.seqlen)} it needs up to {needed}"
-        lacking = missing(
+    def _lacking(self, asked, study):
+        return missing(
             asked,
             self.gpus,
             study=study,
@@ -71,20 +90,13 @@ class FlexSparseMemory(Claim):
             seqlen=LENGTHS,
             direction=("fwd", "bwd"),
         )
-        finding = (
-            f"FlexAttention lacks memory{' for its block mask' if study else ''} at {held(observed)}{most}"
-        )
-        return decided(finding, observed, note=note, missing=lacking)
 
-    def _observed(self, point, reasons):
-        needed = point.value("absolute_peak_bytes")
+    def _observed(self, point, lacks, no_mask=False):
         what = (
-            "runs out of memory"
-            if not point.ok
-            else "has no memory for its block mask"
-            if NO_MASK in reasons
-            else f"needs {format_bytes(needed)}"
+            "has no memory for its block mask"
+            if no_mask
+            else f"needs {format_bytes(point.value('absolute_peak_bytes'))}"
+            if point.ok
+            else "runs out of memory"
         )
-        return Observation(
-            f"flex {what}: {point.where}", NO_MASK in reasons or not needed <= STUDY_BYTES, point.cell_ids
-        )
+        return Observation(f"flex {what}: {point.where}", lacks, point.cell_ids)

@@ -23,7 +23,10 @@ class HeadsMatterLittle(Claim):
     trust = "second-hand"
     gpus = "one GPU"
     quantity = "time and memory"
-    overturned_by = "On more than a quarter of one kernel's points rates differ by a tenth or more, or GQA saves no memory"
+    overturned_by = (
+        "On more than a quarter of one kernel's points rates differ by a tenth or more, or GQA saves no "
+        "memory"
+    )
 
     def judge(self, table):
         asked = points(table, ok=False, kind="kernel", kernel=KERNELS, heads=(GQA, MHA))
@@ -52,8 +55,8 @@ class HeadsMatterLittle(Claim):
         )
 
     def _parts(self, asked, kernels):
-        """Two parts for each kernel that takes shared KV heads."""
-        little = {shown(kernel): [] for kernel in kernels if kernel not in ONLY_MHA}
+        """Two parts for each kernel."""
+        little = {shown(kernel): [] for kernel in kernels}
         less = {name: [] for name in little}
         few, many = ([point for point in asked if point.heads == heads] for heads in (GQA, MHA))
         for pair in pairs(few, many, "heads"):

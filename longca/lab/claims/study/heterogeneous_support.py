@@ -25,8 +25,8 @@ class HeterogeneousSupport(Claim):
     gpus = "one GPU"
     quantity = "support"
     overturned_by = (
-        "On more than a quarter of its points FA2, FA3 or cuDNN gives a right result on such a mask where it is "
-        "not a regular one, or one of the others refuses one"
+        "On more than a quarter of its points FA2, FA3 or cuDNN gives a right result on such a mask where it "
+        "is not a regular one, or one of the others refuses one"
     )
 
     def judge(self, table):

@@ -22,7 +22,10 @@ class LoongtrainOverUsp(Claim):
     source = "Texts about the paper; figures of its authors' other project do not show the lead"
     trust = "second-hand"
     gpus = "several nodes"
-    overturned_by = "On 32 GPUs or more USP is level forward, or LoongTrain is faster backward"
+    overturned_by = (
+        "On more than a quarter of the points on 32 GPUs or more USP is level forward, or LoongTrain is "
+        "faster backward"
+    )
 
     def judge(self, table):
         asked = points(
@@ -71,4 +74,4 @@ class LoongtrainOverUsp(Claim):
 
     def judge_as_study(self, table):
         gaps = lacking([], "usp", "loongtrain", masks=MASKS, strategies=())
-        return decided_in_parts(not_here("USP", "LoongTrain"), missing=gaps)
+        return decided_in_parts(*not_here("USP", "LoongTrain"), missing=gaps)

@@ -3,16 +3,8 @@
 from longca.core import format_length
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, decided_in_parts
-from longca.lab.claims.evidence import (
-    HETEROGENEOUS,
-    REGULAR,
-    STUDY_BYTES,
-    gpu_note,
-    held,
-    missing,
-    notes,
-    points,
-)
+from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, notes, points
+from longca.lab.claims.failures import lacks_memory
 from longca.lab.claims.parts import Observation, Part
 from longca.lab.store.text import format_bytes
 
@@ -38,8 +30,8 @@ class QuadraticMemory(Claim):
     gpus = "one GPU"
     quantity = "memory"
     overturned_by = (
-        "One of the two runs more than a quarter of its masked sequences of 32K tokens and beyond in less than "
-        "80 GB"
+        "One of the two runs more than a quarter of its masked sequences of 32K tokens and beyond in less "
+        "than 80 GB"
     )
 
     columns = ("notes",)
@@ -81,12 +73,14 @@ class QuadraticMemory(Claim):
     def _unfused(self, shared, rows):
         """The points whose call torch does not fuse. Where memory did not suffice, no note says so: such a
         point counts if torch fuses its mask at no length that ran, and at least one ran."""
-        is_unfused = {point: UNFUSED in notes(rows, point) for point in shared if point.ok}
-        known = {
-            mask: all(unfused for point, unfused in is_unfused.items() if point.mask == mask)
-            for mask in {point.mask for point in is_unfused}
-        }
-        return [point for point in shared if is_unfused.get(point, known.get(point.mask, False))]
+        ran = [point for point in shared if point.ok]
+        fused = {point.mask for point in ran if UNFUSED not in notes(rows, point)}
+        never_fused = {point.mask for point in ran} - fused
+        return [
+            point
+            for point in shared
+            if (UNFUSED in notes(rows, point) if point.ok else point.mask in never_fused)
+        ]
 
     def _shared(self, tried, unfused):
         name = "SDPA with shared KV heads"
@@ -99,8 +93,8 @@ class QuadraticMemory(Claim):
         return self._part(name, unfused)
 
     def _part(self, name, found):
-        long = [point for point in found if point.seqlen >= FROM and point.statuses & {"ok", "oom"}]
-        observed = [self._observed(point) for point in long]
+        long = [(point, lacks_memory(point)) for point in found if point.seqlen >= FROM]
+        observed = [self._observed(point, lacks) for point, lacks in long if lacks is not None]
         if not observed:
             return Part(name, f"{name} is not measured from {format_length(FROM)} on")
         return Part(
@@ -109,10 +103,10 @@ class QuadraticMemory(Claim):
             observed,
         )
 
-    def _observed(self, point):
+    def _observed(self, point, lacks):
         needed = point.value("absolute_peak_bytes")
         amount = f"needs {format_bytes(needed)}" if point.ok else "runs out of memory"
-        return Observation(f"{point.name} {amount}: {point.where}", not needed <= STUDY_BYTES, point.cell_ids)
+        return Observation(f"{point.name} {amount}: {point.where}", lacks, point.cell_ids)
 
     def _needed(self, observed):
         """The memory of the longest sequence that ran, and how it grew from half of that."""

@@ -7,7 +7,6 @@ from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import (
     STRATEGIES,
     gpu_note,
-    held,
     missing,
     num_hosts,
     of_one_protocol,
@@ -15,8 +14,8 @@ from longca.lab.claims.evidence import (
     reach,
     span,
 )
-from longca.lab.claims.parts import Observation, Part
-from longca.lab.claims.schedules import GATHER, KERNEL, RING, WORLDS, lacking, not_here
+from longca.lab.claims.parts import Observation, of_methods
+from longca.lab.claims.schedules import GATHER, KERNEL, NAMES, RING, WORLDS, lacking, not_here
 from longca.lab.store.text import number
 
 PER_RANK = 8192  # tokens: the study's
@@ -35,16 +34,16 @@ class RateOverRanks(Claim):
     trust = "second-hand"
     gpus = "several nodes"
     overturned_by = (
-        "From one node to several, rates per GPU differ by a tenth or more on more than a quarter of the "
-        "strategies"
+        "From one node to several, one strategy's rates per GPU differ by a tenth or more in more than a "
+        "quarter of its cases"
     )
 
     def judge(self, table):
         asked = points(table, ok=False, kind="cp", strategy=STRATEGIES, mask=MASKS)
-        compared = self._compared(asked)
-        few = num_hosts(compared) < 2
+        compared = [point for group in self._groups(asked) for point in group]
+        few = num_hosts(compared) < 2  # nothing about links between nodes
         return decided_in_parts(
-            self._part("five strategies", asked),
+            *self._parts(asked, {name: name for name in STRATEGIES}, few),
             part=reach(compared) if few and compared else "",
             note=gpu_note(asked),
             missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=MASKS, world=WORLDS),
@@ -60,27 +59,28 @@ class RateOverRanks(Claim):
             mask=MASKS,
             world=lambda ranks: ranks >= WORLDS[0],
         )
+        compared = [point for group in self._groups(asked) for point in group]
         return decided_in_parts(
-            self._part("Ring P2P and All-Gather", asked),
-            not_here("Ulysses", "USP", "LoongTrain"),
+            *self._parts(asked, NAMES, num_hosts(compared) < 2),
+            *not_here("Ulysses", "USP", "LoongTrain"),
             missing=lacking(asked, "ulysses", "usp", "loongtrain", masks=MASKS),
         )
 
-    def _part(self, name, asked):
-        groups = self._groups(asked)
-        compared = [point for group in groups for point in group]
-        observed = [self._observed(group) for group in groups]
-        worlds = span((point.world for point in compared), show=str)
-        ratios = span(group[-1].rate / group[0].rate for group in groups)
-        less = held(observed, "case")
-        finding = f"on {worlds} ranks, rates per GPU differ by {ratios}×, less than a tenth in {less}"
-        few = num_hosts(compared) < 2  # nothing about links between nodes
-        return Part(
-            name, finding if groups else f"{name}: not measured on several numbers of GPUs", observed, few
+    def _parts(self, asked, strategies, few):
+        """A part for each strategy: its cases are masks and directions."""
+        groups = {
+            shown: self._groups([point for point in asked if point.strategy == name])
+            for name, shown in strategies.items()
+        }
+        return of_methods(
+            "rates per GPU differ by less than a tenth for",
+            {name: [self._observed(group) for group in own] for name, own in groups.items()},
+            ratios={
+                name: f"{span(group[-1].rate / group[0].rate for group in own)}×"
+                for name, own in groups.items()
+            },
+            is_open=few,
         )
-
-    def _compared(self, asked):
-        return [point for group in self._groups(asked) for point in group]
 
     def _groups(self, asked):
         """The points of each strategy that differ in the number of ranks alone, slowest first."""

@@ -15,13 +15,24 @@ from longca.lab.claims.evidence import (
     reach,
     span,
 )
-from longca.lab.claims.pairs import pairs, rivals
-from longca.lab.claims.parts import Observation, Part
-from longca.lab.claims.schedules import GATHER, KERNEL, NAMES, RING, WORLDS, decides, lacking, reached
+from longca.lab.claims.pairs import beside_each
+from longca.lab.claims.parts import Observation, Part, of_methods
+from longca.lab.claims.schedules import (
+    GATHER,
+    KERNEL,
+    NAMES,
+    RING,
+    WORLDS,
+    decides,
+    lacking,
+    not_here,
+    reached,
+)
 from longca.lab.store.text import number
 
 FLUCTUATES = 1.2  # times: best over worst of all sizes; on FULL sizes differ by less
 MASKS = ("full", "full_document")
+DIRECTIONS = ("fwd", "bwd")  # a rate varies in one or the other: two cases are all that there are
 
 
 class RingOnFull(Claim):
@@ -35,18 +46,18 @@ class RingOnFull(Claim):
     trust = "second-hand"
     gpus = "several nodes"
     overturned_by = (
-        "Another strategy is clearly faster on FULL on more than a quarter of the points, or the ring's "
+        "Another strategy is clearly faster on FULL on more than a quarter of its points, or the ring's "
         "rate on documents is steady over several nodes"
     )
 
     def judge(self, table):
         asked = points(without_compat(table), ok=False, kind="cp", strategy=STRATEGIES, mask=MASKS)
         full = [point for point in asked if point.mask == "full" and point.ok]
-        best = [pair for _, pair in rivals(full, "ring_p2p", "strategy")]
         few = num_hosts(full) < 2  # on one host no link between nodes makes rates unsteady, or a ring slow
-        parts = self._first("this project's ring", best, few), self._steady(asked, "ring_p2p", few)
+        others = [name for name in STRATEGIES if name != "ring_p2p"]
         return decided_in_parts(
-            *parts,
+            *self._first("this project's ring", full, "ring_p2p", others, few),
+            self._steady(asked, "ring_p2p", few),
             part=reach(full) if few and full else "",
             note=gpu_note(asked),
             missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=MASKS, world=WORLDS),
@@ -58,16 +69,12 @@ class RingOnFull(Claim):
         counted = [point for point in asked if decides(point)]
         few = num_hosts(counted) < 2
         known = [point for point in asked if point.ok] if few else counted
-        ring, gather = (
-            [point for point in known if point.strategy == name and point.mask == "full"]
-            for name in (RING, GATHER)
-        )
-        best = pairs(ring, gather, "strategy")
-        parts = self._first(NAMES[RING], best, few), self._steady(known, RING, few)
+        full = [point for point in known if point.mask == "full"]
         return decided_in_parts(
-            *parts,
+            *self._first(NAMES[RING], full, RING, [GATHER], few),
+            self._steady(known, RING, few),
+            *not_here("Ulysses", "USP", "LoongTrain"),
             part=reached(known) if few else "",
-            note="The best other is the study's all-gather, the only one of its others that is here.",
             missing=lacking(
                 [point for point in asked if point.kernel == KERNEL],
                 "ulysses",
@@ -77,22 +84,32 @@ class RingOnFull(Claim):
             ),
         )
 
-    def _first(self, name, best, few):
-        first = [pair.observed(pair.order != "less") for pair in best]
-        ratios = span(pair.ratio for pair in best)
-        finding = f"on FULL {name} is first or level at {held(first)} ({ratios}× the best other)"
-        return Part(
-            "FULL", finding if best else f"on FULL {name} is not measured beside another strategy", first, few
+    def _first(self, name, full, ring, others, few):
+        own = [point for point in full if point.strategy == ring]
+        beside = beside_each(own, full, others, "strategy")
+        return of_methods(
+            f"on FULL {name} is first or level beside",
+            {
+                NAMES.get(other, other): [pair.observed(pair.order != "less") for pair in compared]
+                for other, compared in beside.items()
+            },
+            ratios={
+                NAMES.get(other, other): f"{span(pair.ratio for pair in compared)}×"
+                for other, compared in beside.items()
+            },
+            is_open=few,
         )
 
     def _steady(self, asked, strategy, few):
         spreads = list(self._spreads([point for point in asked if point.ok and point.strategy == strategy]))
         finding = (
-            f"its rate on documents varies {span(spread for _, spread in spreads)}×"
+            f"its rate on documents varies {span(spread for _, spread in spreads)}×, by a fifth or more in "
+            f"{held([observation for observation, _ in spreads], 'case')}"
             if spreads
             else "its rate on documents is not measured on several sizes"
         )
-        return Part("documents", finding, [observation for observation, _ in spreads], few)
+        observed = [observation for observation, _ in spreads]
+        return Part("documents", finding, observed, few, asked=len(DIRECTIONS))
 
     def _spreads(self, compared):
         """(observation, best over worst size) of each kernel and direction that has several sizes."""

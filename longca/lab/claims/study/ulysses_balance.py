@@ -63,11 +63,15 @@ class UlyssesBalance(Claim):
 
     def judge_as_study(self, table):
         return decided_in_parts(
-            not_here("Ulysses"), missing=lacking([], "ulysses", masks=MASKS, strategies=())
+            *not_here("Ulysses"), missing=lacking([], "ulysses", masks=MASKS, strategies=())
         )
 
     def _scale(self, asked, few):
-        beyond = [point for point in asked if point.world > point.num_q_heads]
+        beyond = [
+            point
+            for point in asked
+            if point.world > point.num_q_heads and point.statuses & {"ok", "unsupported"}
+        ]
         capped = [
             Observation(f"{point.method} runs {point.where}", not point.ok, point.cell_ids)
             for point in beyond

@@ -24,7 +24,7 @@ class VolumeFormulas(Claim):
     trust = "second-hand"
     gpus = "2–4 GPUs"
     quantity = "bytes"
-    overturned_by = "Counted bytes differ from the formula on more than a quarter of the points"
+    overturned_by = "One strategy's bytes differ from its formula on more than a quarter of its points"
 
     def judge(self, table):
         asked = points(table, ok=False, strategy=tuple(STRATEGIES), mask=(*REGULAR, *HETEROGENEOUS), **WHERE)
@@ -45,7 +45,7 @@ class VolumeFormulas(Claim):
         lacking = missing(asked, self.gpus, study="h200-cp", strategy=[RING], mask=MASKS, world=(2, 4))
         return decided_in_parts(
             self._part(STRATEGIES["ring_p2p"], NAMES[RING], asked),
-            not_here("Ulysses", "USP"),
+            *not_here("Ulysses", "USP"),
             missing=lacking,
             part=f"Ring P2P, {reach(asked)}" if asked else "",
             note="Bytes follow from the schedule, and depend on neither GPU nor kernel. "

@@ -1,9 +1,11 @@
-"""Refusals that stand for a failure: a kernel was not called, since its own call is known to fail."""
+"""Failures, and what they are evidence of. A claim about memory rests on memory alone: a refusal or an error
+for another reason says nothing of it, in either direction."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longca.lab.claims.grid import STUDY_BYTES
 from longca.lab.store.text import plural
 
 if TYPE_CHECKING:
@@ -13,6 +15,15 @@ if TYPE_CHECKING:
 
 TOO_LARGE = "do not fit"
 """what reasons say where a kernel's counts are too large for its integers"""
+
+
+def lacks_memory(point: Point) -> bool | None:
+    """True if the point ran out of memory, or took more than the study's GPU has; False if it took less; None
+    if it did not run for another reason, or its memory is not known."""
+    needed = point.value("absolute_peak_bytes")
+    if "oom" in point.statuses or needed > STUDY_BYTES:
+        return True
+    return False if needed == needed else None
 
 
 def is_too_large(point: Point) -> bool:
