@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from longca.core import Plugin, Registry
 from longca.lab.claims.parts import (
-    CONTRADICTED,
-    EXCEPTIONS,
-    HOLDS,
     LEAST,
     OPEN,
     STATUSES,
     Observation,
     Part,
     Status,
+    counted,
     finding_of,
     status_together,
 )
@@ -205,9 +203,7 @@ def decided(
     )
 
 
-def decided_in_parts(
-    *parts: Part, missing: Gaps = Gaps(), note: str = "", part: str = "", lead: str = ""
-) -> Verdict:
+def decided_in_parts(*parts: Part, missing: Gaps = Gaps(), note: str = "", part: str = "") -> Verdict:
     """The verdict of a claim that says several things: one part that fails overturns it, and it holds if none
     fails and most have a status (`MOSTLY`).
 
@@ -217,14 +213,12 @@ def decided_in_parts(
         missing: what the claim asks for besides.
         part: the part of the claim that was judged; by default the parts that are not open, if any is, and
             as much of the points as is not missing.
-        lead: words before the finding, where those of the parts are short.
     """
     judged = [part for part in parts if part.status != OPEN]
     observations = [observation for part in parts for observation in part.observations]
-    finding = finding_of(parts)
     return Verdict(
         status_together(parts),
-        f"{lead}: {finding}" if lead else _capital(finding),
+        _capital(finding_of(parts)),
         _against(observations),
         _cell_ids(observations),
         missing.texts,
@@ -285,13 +279,5 @@ def _capital(text: str) -> str:
 
 
 def _counts(statuses: Iterable[Status]) -> str:
-    verbs = {
-        HOLDS: ("holds", "hold"),
-        EXCEPTIONS: ("holds with exceptions", "hold with exceptions"),
-        CONTRADICTED: ("is contradicted", "are contradicted"),
-        OPEN: ("is open", "are open"),
-    }
     counts = Counter(statuses)
-    return ", ".join(
-        f"{counts[status]} {verbs[status][counts[status] != 1]}" for status in STATUSES if counts[status]
-    )
+    return ", ".join(counted(counts[status], status) for status in STATUSES if counts[status])

@@ -8,12 +8,18 @@ observed (`LEAST`). One part that fails overturns the claim. It holds only if mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from longca.lab.store.text import plural
 
 MOSTLY = 0.75  # the least share of supporting observations, and of judged parts, of a claim that holds
 LEAST = round(1 / (1 - MOSTLY))  # settings: among fewer a single one against a claim would overturn it
 
+LONGEST = 240  # characters of a finding: three lines of a terminal
+# of a finding: all; no ratios; what holds without numbers; its methods as a number; its parts as a number
+DETAILS = (0, 1, 2, 3, 4)
+MOST_NAMED = 2  # methods that are named even so
 Status = Literal["holds", "holds with exceptions", "contradicted", "open"]
 HOLDS: Status = "holds"
 EXCEPTIONS: Status = "holds with exceptions"
@@ -51,10 +57,16 @@ class Part:
     """the observations do not reach what the part is about, so that they decide nothing"""
     asked: int = LEAST
     """the settings that the sentence asks for; these decide where they are fewer than `LEAST`"""
+    undecided: int = 0
+    """cases measured in part, which may still go either way: they must not change the status"""
     topic: str = ""
     """what the parts of several methods say alike, so that a finding says it once"""
     method: str = ""
-    """the method that a part with a topic is about, and its numbers"""
+    """the method that a part with a topic is about"""
+    ratios: str = ""
+    """the least and the most of what a part with a topic compares"""
+    absent: str = "not measured"
+    """the reason why a part with a topic has no observations"""
 
     @property
     def num_settings(self) -> int:
@@ -63,29 +75,45 @@ class Part:
         return len(set(known)) + len(self.observations) - len(known)
 
     @property
+    def least(self) -> int:
+        """The settings that decide."""
+        return min(LEAST, self.asked)
+
+    @property
     def is_few(self) -> bool:
         """True where there are observations, but of fewer settings than decide."""
-        return 0 < self.num_settings < min(LEAST, self.asked)
+        return 0 < self.num_settings < self.least
+
+    @property
+    def num_held(self) -> int:
+        return sum(observation.holds for observation in self.observations)
 
     @property
     def status(self) -> Status:
-        undecided = self.is_open or self.is_few or not self.observations
-        return OPEN if undecided else status_of(self.observations)
+        """Open as well where the cases measured in part could make it hold, or fail."""
+        if self.is_open or self.is_few or not self.observations:
+            return OPEN
+        status = status_of(self.observations)
+        needed = MOSTLY * (len(self.observations) + self.undecided)
+        could_change = (
+            self.num_held + self.undecided >= needed if status == CONTRADICTED else self.num_held < needed
+        )
+        return OPEN if could_change else status
 
     @property
     def told(self) -> str:
         """The finding, with the number of settings where these are too few."""
-        return f"{self.finding}{self._few}"
+        few = f" ({self.num_settings} of the {self.least} that decide)"
+        return f"{self.finding}{few if self.is_few and not self.is_open else ''}"
 
-    @property
-    def brief(self) -> str:
-        """The method with its numbers, for a sentence that begins with the topic."""
-        return f"{self.method}{self._few}"
-
-    @property
-    def _few(self) -> str:
-        few = f" ({self.num_settings} of the {min(LEAST, self.asked)} that decide)"
-        return few if self.is_few and not self.is_open else ""
+    def brief(self, detail: int) -> str:
+        """The method with its numbers, for a sentence that begins with the topic; its ratios with the most
+        detail."""
+        if not self.observations:
+            return self.method
+        undecided = f" and {self.undecided} undecided" if self.undecided else ""
+        ratios = f" ({self.ratios})" if self.ratios and detail == DETAILS[0] else ""
+        return f"{self.method} {self.num_held}/{len(self.observations)}{undecided}{ratios}"
 
 
 def status_of(observations: Sequence[Observation]) -> Status:
@@ -108,6 +136,7 @@ def of_methods(
     observed: Mapping[str, Sequence[Observation]],
     *,
     ratios: Mapping[str, str] | None = None,
+    undecided: Mapping[str, int] | None = None,
     asked: int = LEAST,
     is_open: bool = False,
 ) -> list[Part]:
@@ -116,51 +145,106 @@ def of_methods(
     Args:
         topic: what is said of each, so that its name can follow: "backward is slower at".
         observed: method → its observations, none where it is not measured.
-        ratios: method → the least and the most of what is compared, if a finding is to have them.
+        ratios: method → the least and the most of what is compared.
+        undecided: method → as of `Part`.
         asked: as of `Part`.
         is_open: as of `Part`.
     """
     parts = []
     for method, observations in observed.items():
-        num_held = sum(observation.holds for observation in observations)
-        ratio = f" ({ratios[method]})" if ratios and observations else ""
-        text = (
-            f"{method} {num_held}/{len(observations)}{ratio}" if observations else f"{method} (not measured)"
+        part = Part(
+            f"{method}, {topic}",
+            "",
+            observations,
+            is_open,
+            asked,
+            (undecided or {}).get(method, 0),
+            topic,
+            method,
+            (ratios or {}).get(method, "") if observations else "",
         )
-        parts.append(Part(f"{method}, {topic}", f"{topic} {text}", observations, is_open, asked, topic, text))
+        lacks = "" if observations else f" ({part.absent})"
+        parts.append(replace(part, finding=f"{topic} {part.brief(DETAILS[0])}{lacks}"))
     return parts
 
 
 def finding_of(parts: Sequence[Part]) -> str:
-    """What the parts say together. Where some fail and others do not, those that fail come first: "Fails: …;
-    holds: …; open: …"."""
+    """What the parts say together, as much as a line of `LONGEST` characters has room for. Where some fail
+    and others do not, those that fail come first: "Fails: …; holds: …; open: …"."""
+    texts = [_finding(parts, detail) for detail in DETAILS]
+    return next((text for text in texts if len(text) <= LONGEST), texts[-1])
+
+
+def _finding(parts: Sequence[Part], detail: int) -> str:
     known = [part for part in parts if part.status != OPEN]
-    unknown = _phrases([part for part in parts if part.status == OPEN])
+    unknown = [part for part in parts if part.status == OPEN]
     if not known:
-        return "; ".join(unknown) or "no record says anything about it"
-    return "; ".join([*_by_status(known), *([f"open: {', '.join(unknown)}"] if unknown else [])])
+        return "; ".join(_phrases(unknown, detail)) or "no record says anything about it"
+    texts = _by_status(known, detail)
+    if unknown:
+        few = counted(len(unknown), OPEN, "part") if detail == DETAILS[-1] else ""
+        texts.append(few or f"open: {', '.join(_phrases(unknown, detail))}")
+    return "; ".join(texts)
 
 
-def _by_status(known: Sequence[Part]) -> list[str]:
+def _by_status(known: Sequence[Part], detail: int) -> list[str]:
     """The phrases; where some parts fail and others do not, those that fail first, and all with their
     status."""
     failing = [part for part in known if part.status == CONTRADICTED]
     if not failing or len(failing) == len(known):
-        return _phrases(known)
-    words = {CONTRADICTED: "fails", EXCEPTIONS: EXCEPTIONS, HOLDS: HOLDS}
-    of_status = {status: [part for part in known if part.status == status] for status in words}
-    return [f"{words[status]}: {', '.join(_phrases(those))}" for status, those in of_status.items() if those]
+        return _phrases(known, detail)
+    rest = {status: [part for part in known if part.status == status] for status in (EXCEPTIONS, HOLDS)}
+    texts = [f"fails: {', '.join(_phrases(failing, detail))}"]
+    for status, those in rest.items():
+        if those:
+            few = counted(len(those), status, "part") if detail == DETAILS[-1] else ""
+            texts.append(few or f"{status}: {', '.join(_phrases(those, detail))}")
+    return texts
 
 
-def _phrases(parts: Iterable[Part]) -> list[str]:
-    """The findings, those of one topic together; methods without exceptions are told by their names alone."""
+def counted(count: int, status: Status, noun: str = "") -> str:
+    """The number of verdicts of a status: "2 hold", "1 part is open"."""
+    verbs = {
+        HOLDS: ("holds", "hold"),
+        EXCEPTIONS: ("holds with exceptions", "hold with exceptions"),
+        CONTRADICTED: ("is contradicted", "are contradicted"),
+        OPEN: ("is open", "are open"),
+    }
+    return f"{plural(count, noun) if noun else count} {verbs[status][count != 1]}"
+
+
+def _phrases(parts: Iterable[Part], detail: int) -> list[str]:
+    """The findings, those of one topic together."""
     of_topic: dict[str, list[Part]] = {}
     for part in parts:
         of_topic.setdefault(part.topic or part.name, []).append(part)
     phrases = []
     for those in of_topic.values():
-        if not those[0].topic:
-            phrases += [part.told for part in those]
-            continue
-        phrases.append(f"{those[0].topic} {', '.join(part.brief for part in those)}")
+        topic = those[0].topic
+        phrases += [f"{topic} {text}" for text in _methods(those, detail)] if topic else [those[0].told]
     return phrases
+
+
+def _methods(parts: Sequence[Part], detail: int) -> Iterable[str]:
+    """The methods of one topic: those that were observed enough, those of too few settings, those without
+    observations. With little detail, methods without exceptions are told together."""
+    few = [part for part in parts if part.is_few]
+    absent = [part for part in parts if not part.observations]
+    known = [part for part in parts if part.observations and not part.is_few]
+    alike = [part for part in known if part.status == HOLDS] if detail > DETAILS[1] else []
+    told = [part.brief(detail) for part in known if part not in alike]
+    if alike:
+        told.append(f"all {sum(len(part.observations) for part in alike)} of {_names(alike, detail)}")
+    if told:
+        yield ", ".join(told)
+    if few:
+        names = _names(few, detail) if detail > DETAILS[2] else ", ".join(part.brief(detail) for part in few)
+        yield f"{names} ({few[0].least} settings decide)"
+    if absent:
+        yield f"{_names(absent, detail)} ({absent[0].absent})"
+
+
+def _names(parts: Sequence[Part], detail: int) -> str:
+    if detail > DETAILS[2] and len(parts) > MOST_NAMED:
+        return f"{len(parts)} methods"
+    return ", ".join(part.method for part in parts)

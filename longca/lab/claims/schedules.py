@@ -32,8 +32,11 @@ H100S = f"{WORLDS[0]} to {WORLDS[-1]} H100s"
 def not_here(*names: str) -> list[Part]:
     """The open parts of a claim that are about strategies whose schedule by the study is not done again
     here."""
-    topic = "not among the strategies here the study's own"
-    return [Part(name, f"{topic} {name}", topic=topic, method=name) for name in names]
+    topic = "the study's own"
+    absent = "not among the strategies here"
+    return [
+        Part(name, f"{topic} {name} ({absent})", topic=topic, method=name, absent=absent) for name in names
+    ]
 
 
 def decides(point: Point) -> bool:

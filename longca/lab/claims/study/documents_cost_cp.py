@@ -1,7 +1,5 @@
 """Claim 22: documents under context parallelism."""
 
-from dataclasses import replace
-
 from longca.lab.claims.as_study import of_study, without_compat
 from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import STRATEGIES, gpu_note, missing, points, span
@@ -35,13 +33,12 @@ class DocumentsCostCp(Claim):
         compared = self._beside(asked)
         same = {"kernel": {point.kernel for point in asked}, "seqlen": {point.seqlen for point in asked}}
         alone = self._beside(points(rows, kind="kernel", mask=MASKS, **same))
-        alone_text = f"; the kernels alone keep {span(pair.ratio for pair in alone)}×" if alone else ""
-        verdict = decided_in_parts(
+        own = f"The kernels alone keep {span(pair.ratio for pair in alone)}× of it." if alone else ""
+        return decided_in_parts(
             *self._parts(compared, {name: name for name in STRATEGIES}),
-            note=gpu_note(asked),
+            note=f"{own} {gpu_note(asked)}".strip(),
             missing=missing(asked, self.gpus, strategy=STRATEGIES, mask=MASKS, world=(2, 4)),
         )
-        return replace(verdict, finding=verdict.finding + alone_text)
 
     def judge_as_study(self, table):
         strategies = {"kind": "cp", "strategy": (RING, GATHER), "mask": MASKS}
@@ -64,7 +61,7 @@ class DocumentsCostCp(Claim):
             for name, shown in strategies.items()
         }
         return of_methods(
-            "two thirds of their rate or less keep",
+            "at most two thirds of the rate keep",
             {
                 name: [
                     pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without")

@@ -75,16 +75,13 @@ class FlashinferMemory(Claim):
         )
 
     def _verdict(self, outcomes, lacking, note):
-        """A case is one length and number of heads. It counts if each density either ran or lacked memory;
-        one that lacked memory is what the sentence asks for."""
+        """A case is one length and number of heads. One density that lacks memory is what the sentence asks
+        for; without one, a case is undecided until all three ran."""
         cases = defaultdict(list)
         for point, lacks in outcomes:
             cases[point.device, point.seqlen, point.heads].append((point, lacks))
-        observed = [
-            self._observed(case)
-            for case in cases.values()
-            if {point.params["density"] for point, lacks in case if lacks is not None} >= set(DENSITIES)
-        ]
+        observed = [self._observed(case) for case in cases.values() if self._is_decided(case)]
+        undecided = len(cases) - len(observed)
         known = [(point, lacks) for point, lacks in outcomes if lacks is not None]
         short = sum(lacks for _, lacks in known)
         others = len(outcomes) - len(known)
@@ -92,10 +89,16 @@ class FlashinferMemory(Claim):
         finding = (
             f"FlashInfer lacks memory at {of(short, len(known), 'point')}"
             f"{f' (the largest that ran needs {format_bytes(max(needed))})' if needed else ''}"
-            f"{f'; {others} fail for another reason' if others else ''}; {_cases(observed)}"
+            f"{f'; {others} fail for another reason' if others else ''}; at some density in "
+            f"{held(observed, 'case')}{f', {undecided} undecided' if undecided else ''}"
         )
         note = f"{note} {OTHER_FAILURES}".strip() if others else note
-        return decided_in_parts(Part("memory", finding, observed), missing=lacking, note=note)
+        part = Part("memory", finding, observed, undecided=undecided)
+        return decided_in_parts(part, missing=lacking, note=note)
+
+    def _is_decided(self, case):
+        ran = {point.params["density"] for point, lacks in case if lacks is False}
+        return any(lacks for _, lacks in case) or ran >= set(DENSITIES)
 
     def _observed(self, case):
         short = [point.params["density"] for point, lacks in case if lacks]
@@ -109,9 +112,3 @@ class FlashinferMemory(Claim):
 
     def _exceeds_buffer(self, point):
         return point.num_kv_heads * (point.seqlen // BLOCK) > MOST_LISTS
-
-
-def _cases(observed):
-    if not observed:
-        return "at no length are all densities known"
-    return f"at some density in {held(observed, 'case')} whose densities are all known"

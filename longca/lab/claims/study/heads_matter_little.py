@@ -66,6 +66,6 @@ class HeadsMatterLittle(Claim):
             name = pair.first.name
             less[name].append(pair.observed(pair.ratio < 1, f"{name} {GQA} bytes", MHA))
         return [
-            *of_methods(f"rates with 8 KV heads are within {percent(LITTLE)} of those with 64 at", little),
+            *of_methods(f"rates are within {percent(LITTLE)} at", little),
             *of_methods("memory is less at", less),
         ]

@@ -17,13 +17,12 @@ from longca.lab.claims.evidence import (
     span,
 )
 from longca.lab.claims.gaps import missing_dense
-from longca.lab.claims.parts import Observation, Part
+from longca.lab.claims.parts import Observation, of_methods
 from longca.lab.store.text import number
 
 MASKS = (*REGULAR, *HETEROGENEOUS)
 SEVERAL = 2.0  # best mask over worst: the weakest reading of "several times"
 FEWEST_MASKS = 6  # the regular ones; fewer say little about masks
-LEAD = f"Masks differ by (cases of {number(SEVERAL, 1)}×)"
 COUNTED = "Sliding windows have the FLOPs that the study counted: those of one side, while both sides run."
 
 
@@ -43,7 +42,6 @@ class MasksDecide(Claim):
         asked = self._asked(table, DENSE)
         return decided_in_parts(
             *self._parts(asked, DENSE),
-            lead=LEAD,
             note=gpu_note(asked),
             missing=missing_dense(asked, self.gpus, "", DENSE, MASKS),
         )
@@ -53,7 +51,6 @@ class MasksDecide(Claim):
         return decided_in_parts(
             *self._parts(asked, STUDY_DENSE),
             stand_in("flashmask", "FlashMask"),
-            lead=LEAD,
             note=COUNTED if asked else "",
             missing=missing_dense(asked, self.gpus, "as-study", STUDY_DENSE, MASKS),
         )
@@ -66,35 +63,33 @@ class MasksDecide(Claim):
     def _parts(self, asked, kernels):
         """A part for each kernel: some may differ over masks where others do not.
 
-        A case needs all masks that the kernel runs. Fewer can show a wide range, and never a narrow one, so
-        that they count for neither.
+        A case has at least six masks. One that lacks further masks which the kernel runs is undecided while
+        its range is narrow: these masks may still widen it.
         """
         groups = defaultdict(list)
         for point in asked:
             if point.ok:
                 groups[point.kernel, point.seqlen, point.direction, point.heads, point.device].append(point)
-        ranked = [
-            sorted(group, key=lambda point: point.rate)
-            for group in map(of_one_protocol, groups.values())
-            if group
-        ]
-        for kernel in kernels:
-            runs = {point.mask for point in asked if point.kernel == kernel and point.ok}
-            own = [group for group in ranked if group[0].kernel == kernel and self._has_all(group, runs)]
-            observed = [self._observed(group) for group in own]
-            ratios = span(group[-1].rate / group[0].rate for group in own)
-            least = sum(observation.holds for observation in observed)
-            text = (
-                f"{shown(kernel)} {ratios}× ({least} of {len(own)})"
-                if own
-                else f"{shown(kernel)} without all its masks at one length"
-            )
-            yield Part(shown(kernel), text, observed)
+        cases = {shown(kernel): [] for kernel in kernels}
+        for group in map(of_one_protocol, groups.values()):
+            if len({point.mask for point in group}) >= FEWEST_MASKS:
+                cases[group[0].name].append(sorted(group, key=lambda point: point.rate))
+        decided = {
+            name: [case for case in own if self._is_decided(case, asked)] for name, own in cases.items()
+        }
+        return of_methods(
+            f"masks differ by {number(SEVERAL, 1)}× or more for",
+            {name: [self._observed(case) for case in own] for name, own in decided.items()},
+            ratios={
+                name: f"{span(case[-1].rate / case[0].rate for case in own)}×"
+                for name, own in decided.items()
+            },
+            undecided={name: len(own) - len(decided[name]) for name, own in cases.items()},
+        )
 
-    def _has_all(self, group, runs):
-        """True if the group has all masks of `runs`, and enough of them."""
-        masks = {point.mask for point in group}
-        return len(masks) >= FEWEST_MASKS and masks >= runs
+    def _is_decided(self, case, asked):
+        runs = {point.mask for point in asked if point.kernel == case[0].kernel and point.ok}
+        return self._is_wide(case) or {point.mask for point in case} >= runs
 
     def _is_wide(self, group):
         return group[-1].rate >= SEVERAL * group[0].rate

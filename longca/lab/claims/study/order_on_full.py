@@ -1,7 +1,5 @@
 """Claim 2: the order of kernels on FULL."""
 
-import itertools
-
 from longca.lab.claims.as_study import of_study, shown, stand_in
 from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import GQA, MHA, gpu_note, missing, points, span
@@ -65,17 +63,22 @@ class OrderOnFull(Claim):
         named = {
             name: [point for point in asked if point.kernel == name] for name in ("fa3", *of_cudnn, *others)
         }
-        above = [*(("fa3", cudnn) for cudnn in of_cudnn), *itertools.product(of_cudnn, others)]
-        beside = {
-            f"{first} over {shown(second)}": pairs(named[first], named[second], "kernel")
-            for first, second in above
-        }
+        return [
+            part
+            for first, seconds in (("fa3", of_cudnn), *((cudnn, others) for cudnn in of_cudnn))
+            for part in self._above(named, first, seconds)
+        ]
+
+    def _above(self, named, first, seconds):
+        beside = {shown(second): pairs(named[first], named[second], "kernel") for second in seconds}
         return of_methods(
-            "on FULL at 8K faster are",
+            f"forward {first} is faster than",
             {
-                both: [pair.observed(pair.order == "more") for pair in compared]
-                for both, compared in beside.items()
+                second: [pair.observed(pair.order == "more") for pair in compared]
+                for second, compared in beside.items()
             },
-            ratios={both: f"{span(pair.ratio for pair in compared)}×" for both, compared in beside.items()},
+            ratios={
+                second: f"{span(pair.ratio for pair in compared)}×" for second, compared in beside.items()
+            },
             asked=len(HEADS),
         )
