@@ -193,7 +193,9 @@ def _by_status(known: Sequence[Part], detail: int) -> list[str]:
     failing = [part for part in known if part.status == CONTRADICTED]
     if not failing or len(failing) == len(known):
         return _phrases(known, detail)
-    rest = {status: [part for part in known if part.status == status] for status in (EXCEPTIONS, HOLDS)}
+    rest: dict[Status, list[Part]] = {
+        status: [part for part in known if part.status == status] for status in (EXCEPTIONS, HOLDS)
+    }
     texts = [f"fails: {', '.join(_phrases(failing, detail))}"]
     for status, those in rest.items():
         if those:

@@ -17,7 +17,13 @@ HETEROGENEOUS = [
     "block_causal_document",
 ]
 REGULAR = ["full", "causal", "full_document", "causal_document", "sliding_window", "causal_sliding_window"]
-LONG = [8192, 16384, 32768]
+LONG = [8192, 16384, 24576, 32768]
+SPARSE_LONG = [32768, 65536, 98304, 131072]
+DENSE = ["naive", "sdpa", "fa2", "fa3", "cudnn_graph", "flex", "flashmask"]
+STRATEGIES = ["ulysses", "ring_p2p", "ring_allgather", "usp", "loongtrain"]
+WHOLE = ["full", "causal"]
+DOCUMENTS = ["full_document", "causal_document"]
+BOTH = ["fwd", "bwd"]
 
 
 def rows(*groups: Rows) -> Rows:
@@ -49,13 +55,16 @@ def _fa3_fastest(fa3, full=700):
     return rows(
         grid(fa3, kernel="fa3", mask=REGULAR[1:], seqlen=LONG),
         grid(full, kernel="fa3", mask="full", seqlen=LONG),
-        grid(600, kernel="cudnn", mask=REGULAR, seqlen=LONG),
+        grid(600, kernel=[*(name for name in DENSE if name != "fa3"), "cudnn"], mask=REGULAR, seqlen=LONG),
     )
 
 
 def _order(cudnn):
+    heads = ["64:8", "64:64"]
     return rows(
-        grid(700, kernel="fa3"), grid(cudnn, kernel="cudnn"), grid(400, kernel=["fa2", "flex", "flashmask"])
+        grid(700, kernel="fa3", heads=heads),
+        grid(cudnn, kernel=["cudnn", "cudnn_graph"], heads=heads),
+        grid(400, kernel=["fa2", "flex", "flashmask"], heads=heads),
     )
 
 
@@ -64,7 +73,7 @@ def _support(status, mask):
     return rows(
         grid(None, kernel=["fa2", "fa3", "cudnn"], mask=others, status="unsupported"),
         grid(400, kernel=["fa2", "fa3", "cudnn"], mask=mask, status=status),
-        grid(400, kernel=["flex", "naive"], mask=HETEROGENEOUS),
+        grid(400, kernel=["flex", "naive", "sdpa", "flashmask"], mask=HETEROGENEOUS),
     )
 
 
@@ -81,7 +90,7 @@ def _memory(status, gib):
     )
 
 
-def _backward(whole, documents, kernel=("flex",)):
+def _backward(whole, documents, kernel=tuple(DENSE)):
     masks = {"full": whole, "full_document": documents}
     return rows(
         *(grid(400, kernel=list(kernel), mask=mask, seqlen=LONG) for mask in masks),
@@ -94,23 +103,29 @@ def _backward(whole, documents, kernel=("flex",)):
 
 def _masks(worst):
     return rows(
-        grid(500, kernel="flex", mask=REGULAR[1:], seqlen=LONG),
-        grid(worst, kernel="flex", mask="full", seqlen=LONG),
+        grid(500, kernel=DENSE, mask=REGULAR[1:], seqlen=LONG),
+        grid(worst, kernel=DENSE, mask="full", seqlen=LONG),
     )
 
 
 def _heads(rate, gib):
+    kernels = [*DENSE, "fa2_sparse", "flashinfer"]
     return rows(
-        grid(500, kernel="fa3", seqlen=LONG, heads="64:64", absolute_peak_bytes=4 * GIB),
-        grid(rate, kernel="fa3", seqlen=LONG, absolute_peak_bytes=gib * GIB),
+        grid(500, kernel=kernels, seqlen=LONG, heads="64:64", absolute_peak_bytes=4 * GIB),
+        grid(rate, kernel=kernels, seqlen=LONG, absolute_peak_bytes=gib * GIB),
     )
 
 
 def _flashmask(rate, masks=tuple(HETEROGENEOUS)):
     return rows(
-        grid(rate, kernel="flashmask", mask=list(masks)),
-        grid(400, kernel="flex", mask=HETEROGENEOUS),
-        grid(500, kernel="flashmask", mask=[mask for mask in HETEROGENEOUS if mask not in masks]),
+        grid(rate, kernel="flashmask", mask=list(masks), direction=BOTH),
+        grid(400, kernel="flex", mask=HETEROGENEOUS, direction=BOTH),
+        grid(
+            500,
+            kernel="flashmask",
+            mask=[mask for mask in HETEROGENEOUS if mask not in masks],
+            direction=BOTH,
+        ),
     )
 
 
@@ -118,36 +133,38 @@ def _hybrids(few, many, num_nodes=4):
     worlds = ((4, 1, few), (32, num_nodes, many))
     return rows(
         *(
-            cp(["usp", "loongtrain"], rate, world, nodes, mask="full_document")
+            cp(["usp", "loongtrain"], rate, world, nodes, mask="full_document", direction=BOTH)
             for world, nodes, rate in worlds
         ),
-        *(cp(["ulysses", "ring_p2p"], 400, world, nodes, mask="full_document") for world, nodes, _ in worlds),
+        *(
+            cp(["ulysses", "ring_p2p"], 400, world, nodes, mask="full_document", direction=BOTH)
+            for world, nodes, _ in worlds
+        ),
     )
 
 
 def _ring(rate, documents=200, num_nodes=4):
     worlds = ((4, 1), (32, num_nodes))
     return rows(
-        *(cp("ring_p2p", rate, world, nodes) for world, nodes in worlds),
-        *(cp(["ulysses", "usp"], 500, *both) for both in worlds),
-        cp("ring_p2p", 400, 4, mask="full_document"),
-        cp("ring_p2p", documents, 32, num_nodes, mask="full_document"),
+        *(cp("ring_p2p", rate, world, nodes, direction=BOTH) for world, nodes in worlds),
+        *(
+            cp([name for name in STRATEGIES if name != "ring_p2p"], 500, *both, direction=BOTH)
+            for both in worlds
+        ),
+        cp("ring_p2p", 400, 4, mask="full_document", direction=BOTH),
+        cp("ring_p2p", documents, 32, num_nodes, mask="full_document", direction=BOTH),
     )
 
 
 def _ulysses(late, status):
     return rows(
-        cp("ulysses", 500, 16, 2, straggler_percent=late, mask=["full", "causal"]),
-        cp("ulysses", 500, world=96, num_nodes=12, status=status),
+        cp("ulysses", 500, 16, 2, straggler_percent=late, mask=WHOLE + DOCUMENTS),
+        cp("ulysses", 500, world=96, num_nodes=12, status=status, mask=WHOLE + DOCUMENTS),
     )
 
 
 def _loongtrain(forward, backward, world=32):
-    masks = {
-        "world": world,
-        "num_nodes": world // 8 or 1,
-        "mask": ["full", "causal", "full_document", "causal_document"],
-    }
+    masks = {"world": world, "num_nodes": world // 8 or 1, "mask": WHOLE + DOCUMENTS}
     return rows(
         cp("loongtrain", forward, **masks),
         cp("loongtrain", backward, direction="bwd", **masks),
@@ -158,33 +175,75 @@ def _loongtrain(forward, backward, world=32):
 def _volume(under_mask):
     return rows(
         cp("ring_p2p", 500, moved_bytes=1000),
-        cp("ring_p2p", 500, moved_bytes=under_mask, mask=["full_document", "causal"]),
+        cp("ring_p2p", 500, moved_bytes=under_mask, mask=["causal", "prefix_lm", *DOCUMENTS]),
     )
 
 
 def _formula(moved, copied=None):
-    return rows(
-        cp(["ulysses", "usp"], 500, moved_bytes=moved, formula_bytes=1000.0, formula_replicated_bytes=copied)
-    )
+    bytes_ = {"moved_bytes": moved, "formula_bytes": 1000.0, "formula_replicated_bytes": copied}
+    return rows(cp(["ulysses", "usp", "ring_p2p"], 500, mask=WHOLE + DOCUMENTS, **bytes_))
 
 
 def _over_ranks(rate, num_nodes=4):
-    return rows(cp(["ulysses", "usp"], 500, 4), cp(["ulysses", "usp"], rate, 32, num_nodes))
+    cases = {"mask": WHOLE, "direction": BOTH}
+    return rows(cp(STRATEGIES, 500, 4, **cases), cp(STRATEGIES, rate, 32, num_nodes, **cases))
 
 
 def _documents(rate):
     return rows(
-        cp("ulysses", 600, mask=["full", "causal"]),
-        cp("ulysses", rate, mask=["full_document", "causal_document"]),
+        cp(STRATEGIES, 600, mask=WHOLE, direction=BOTH), cp(STRATEGIES, rate, mask=DOCUMENTS, direction=BOTH)
     )
 
 
 def _error(ring):
+    masks = WHOLE + DOCUMENTS
+    gradients = ("error_dq", "error_dk", "error_dv")
     return rows(
-        cp("ring_p2p", 500, error_out=ring),
-        cp("ulysses", 500, error_out=0.002),
-        cp("ring_p2p", 500, error_dq=ring, direction="bwd"),
-        cp("ulysses", 500, error_dq=0.002, direction="bwd"),
+        cp("ring_p2p", 500, error_out=ring, mask=masks),
+        cp("ulysses", 500, error_out=0.002, mask=masks),
+        cp("ring_p2p", 500, direction="bwd", mask=masks, **dict.fromkeys(gradients, ring)),
+        cp("ulysses", 500, direction="bwd", mask=masks, **dict.fromkeys(gradients, 0.002)),
+    )
+
+
+def _vsa(flashinfer):
+    return rows(
+        sparse("vsa", 600, seqlen=SPARSE_LONG),
+        sparse("vsa_triton", 500, seqlen=SPARSE_LONG),
+        sparse("flashinfer", flashinfer, seqlen=SPARSE_LONG),
+    )
+
+
+def _blocks_128(other, rate):
+    return rows(
+        sparse("flashinfer", 600, BLOCKS_128, seqlen=SPARSE_LONG),
+        sparse(other, rate, BLOCKS_64 if other == "flashinfer" else BLOCKS_128, seqlen=SPARSE_LONG),
+    )
+
+
+def _sparse_backward(rate):
+    kernels = ["vsa", "vsa_triton"]
+    return rows(
+        sparse(kernels, 500, seqlen=SPARSE_LONG), sparse(kernels, rate, seqlen=SPARSE_LONG, direction="bwd")
+    )
+
+
+def densities(status, *, of=("64:8", "64:64"), densest=None, **fields) -> Rows:
+    """FlashInfer at three densities of each length from 64K; the densest has another status."""
+    setting = {"heads": list(of), "seqlen": SPARSE_LONG[1:]}
+    made = {0.2: "ok", 0.5: "ok", 0.8: status}
+    return rows(
+        *(
+            sparse(
+                "flashinfer",
+                300 if got == "ok" else None,
+                f"block=64, density={density}, scores=random",
+                status=got,
+                absolute_peak_bytes=9 * GIB if got == "ok" else None,
+                **(setting | fields | ({"reason": densest} if got != "ok" and densest else {})),
+            )
+            for density, got in made.items()
+        )
     )
 
 
@@ -217,55 +276,25 @@ CASES = {
         (EXCEPTIONS, _flashmask(401, ("prefix_lm",))),
         (CONTRADICTED, _flashmask(300)),
     ],
-    8: [
-        (HOLDS, rows(sparse("vsa", 600), sparse("vsa_triton", 500), sparse("flashinfer", 400))),
-        (CONTRADICTED, rows(sparse("vsa", 600), sparse("vsa_triton", 500), sparse("flashinfer", 495))),
-        (OPEN, rows(sparse("vsa", 600))),
-    ],
-    9: [
-        (HOLDS, rows(sparse("flashinfer", 600, BLOCKS_128), sparse("fa2_sparse", 500, BLOCKS_128))),
-        (CONTRADICTED, rows(sparse("flashinfer", 600, BLOCKS_128), sparse("fa2_sparse", 605, BLOCKS_128))),
-    ],
+    8: [(HOLDS, _vsa(400)), (CONTRADICTED, _vsa(495)), (OPEN, rows(sparse("vsa", 600, seqlen=SPARSE_LONG)))],
+    9: [(HOLDS, _blocks_128("fa2_sparse", 500)), (CONTRADICTED, _blocks_128("fa2_sparse", 605))],
     10: [
-        (HOLDS, rows(sparse("flashinfer", 500, BLOCKS_128), sparse("flashinfer", 270))),
-        (CONTRADICTED, rows(sparse("flashinfer", 500, BLOCKS_128), sparse("flashinfer", 400))),
-        (
-            OPEN,
-            rows(
-                sparse("flashinfer", 500, BLOCKS_128),
-                sparse("flashinfer", 270, "block=64, density=0.2, scores=random"),
-            ),
-        ),
+        (HOLDS, _blocks_128("flashinfer", 320)),
+        (CONTRADICTED, _blocks_128("flashinfer", 480)),
+        (OPEN, sparse("flashinfer", 500, BLOCKS_128, seqlen=SPARSE_LONG)),
     ],
-    11: [
-        (HOLDS, rows(sparse("vsa", 500), sparse("vsa", 300, direction="bwd"))),
-        (CONTRADICTED, rows(sparse("vsa", 500), sparse("vsa", 450, direction="bwd"))),
-    ],
+    11: [(HOLDS, _sparse_backward(300)), (CONTRADICTED, _sparse_backward(450))],
     12: [(HOLDS, _heads(480, 3)), (CONTRADICTED, _heads(400, 3)), (CONTRADICTED, _heads(480, 5))],
     13: [
-        (HOLDS, rows(sparse("flex", None, status="oom"))),
-        (HOLDS, rows(sparse("flex", 400, absolute_peak_bytes=90 * GIB))),
-        (CONTRADICTED, rows(sparse("flex", 400, absolute_peak_bytes=9 * GIB))),
+        (HOLDS, sparse("flex", None, status="oom", seqlen=SPARSE_LONG)),
+        (HOLDS, sparse("flex", 400, absolute_peak_bytes=90 * GIB, seqlen=SPARSE_LONG)),
+        (CONTRADICTED, sparse("flex", 400, absolute_peak_bytes=9 * GIB, seqlen=SPARSE_LONG)),
+        (OPEN, sparse("flex", None, status="error", reason="a fault", seqlen=SPARSE_LONG)),
     ],
     14: [
-        (HOLDS, rows(sparse("flashinfer", None, seqlen=131072, status="oom"))),
-        (OPEN, rows(sparse("flashinfer", 300, seqlen=131072, absolute_peak_bytes=9 * GIB))),
-        (
-            CONTRADICTED,
-            rows(
-                *(
-                    sparse(
-                        "flashinfer",
-                        300,
-                        f"block=64, density={density}, scores=random",
-                        heads=["64:8", "64:64"],
-                        seqlen=[65536, 98304, 131072],
-                        absolute_peak_bytes=9 * GIB,
-                    )
-                    for density in (0.2, 0.5, 0.8)
-                )
-            ),
-        ),
+        (HOLDS, densities("oom")),
+        (CONTRADICTED, densities("ok")),
+        (OPEN, densities("unsupported", densest="12 indices do not fit")),
     ],
     15: [
         (HOLDS, _hybrids(410, 480)),
@@ -283,7 +312,7 @@ CASES = {
         (HOLDS, _ulysses(0.5, "unsupported")),
         (CONTRADICTED, _ulysses(9.0, "unsupported")),
         (CONTRADICTED, _ulysses(0.5, "ok")),
-        (OPEN, cp("ulysses", 500, straggler_percent=9.0)),
+        (OPEN, cp("ulysses", 500, straggler_percent=9.0, mask=WHOLE + DOCUMENTS)),
     ],
     18: [
         (HOLDS, _loongtrain(550, 500)),

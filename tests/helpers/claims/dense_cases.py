@@ -8,9 +8,11 @@ from tests.helpers.claims.cases import (
     BLOCKS_128,
     CONTRADICTED,
     EXCEPTIONS,
+    HETEROGENEOUS,
     HOLDS,
     LONG,
     OPEN,
+    SPARSE_LONG,
     Rows,
     rows,
     sparse,
@@ -21,6 +23,9 @@ H100 = {"device": "NVIDIA H100 80GB HBM3", "peak_tflops": 989.0}
 H200 = {"device": "NVIDIA H200"}
 DRAWN = "paper_compat=True"
 NO_MASK = "as released: no block mask (OutOfMemoryError), so all scores are computed and then hidden"
+
+
+OTHERS = ["as_released_naive", "as_released_sdpa", "fa2", "cudnn_graph", "flex"]
 
 
 def own(rate, **fields) -> Rows:
@@ -47,51 +52,65 @@ def _first(fa3, full=700) -> Rows:
     return rows(
         own(fa3, kernel="fa3", mask=masks, seqlen=LONG),
         own(full, kernel="fa3", seqlen=LONG),
-        own(600, kernel="cudnn_graph", mask=["full", *masks], seqlen=LONG),
+        own(600, kernel=OTHERS, mask=["full", *masks], seqlen=LONG),
     )
 
 
 def _order(cudnn) -> Rows:
-    return rows(own(700, kernel="fa3"), own(cudnn, kernel="cudnn_graph"), own(400, kernel=["fa2", "flex"]))
+    rates = {"fa3": 700, "cudnn_graph": cudnn, "fa2": 400, "flex": 400}
+    return rows(*(own(rate, kernel=name, heads=["64:8", "64:64"]) for name, rate in rates.items()))
+
+
+def _support(status) -> Rows:
+    cannot = ["fa2", "fa3", "cudnn_graph"]
+    return rows(
+        grid(400 if status == "ok" else None, kernel=cannot, mask=HETEROGENEOUS, status=status, **H200),
+        grid(400, kernel=["flex", "sdpa", "naive"], mask=HETEROGENEOUS, **H200),
+    )
 
 
 def _backward(whole, documents) -> Rows:
     masks = {"full": whole, "full_document": documents}
     return rows(
-        *(own(400, kernel="fa2", mask=mask, seqlen=LONG) for mask in masks),
-        *(own(rate, kernel="fa2", mask=mask, seqlen=LONG, direction="bwd") for mask, rate in masks.items()),
+        *(own(400, kernel=[*OTHERS, "fa3"], mask=mask, seqlen=LONG) for mask in masks),
+        *(
+            own(rate, kernel=[*OTHERS, "fa3"], mask=mask, seqlen=LONG, direction="bwd")
+            for mask, rate in masks.items()
+        ),
     )
 
 
 def _masks(worst) -> Rows:
-    window = own(
-        500,
-        kernel="fa2",
-        mask="sliding_window",
-        mask_params="window=1024, paper_compat=False",
-        density=0.2344818115234375,
-    )
+    kernels = [*OTHERS, "fa3"]
+    documents = ["full_document", "causal_document"]
+    window = {"mask": "sliding_window", "density": 0.2344818115234375, "seqlen": LONG}
+    both_sides = {"mask_params": "window=1024, paper_compat=False"}
+    one_side = {"mask_params": f"window=1024, {DRAWN}"}
     return rows(
-        own(500, kernel="fa2", mask=["causal", "full_document", "causal_document", "causal_sliding_window"]),
-        own(worst, kernel="fa2"),
-        window,
+        own(500, kernel=kernels, mask=["causal", "causal_sliding_window", *documents], seqlen=LONG),
+        own(worst, kernel=kernels, seqlen=LONG),
+        own(500, kernel=kernels[2:], **window, **both_sides),
+        own(500, kernel=kernels[:2], **window, **one_side),
     )
 
 
 def _heads(rate, gib) -> Rows:
+    kernels = [*OTHERS, "fa3", "flashinfer"]
     return rows(
-        own(500, kernel="fa3", seqlen=LONG, heads="64:64", absolute_peak_bytes=4 * GIB),
-        own(rate, kernel="fa3", seqlen=LONG, absolute_peak_bytes=gib * GIB),
+        own(500, kernel=kernels, seqlen=LONG, heads="64:64", absolute_peak_bytes=4 * GIB),
+        own(rate, kernel=kernels, seqlen=LONG, absolute_peak_bytes=gib * GIB),
     )
 
 
 def _memory(gib, heads="64:64", **fields) -> Rows:
-    call = {"kernel": "sdpa", "mask": "causal_sliding_window", "seqlen": 32768, "heads": heads}
+    lengths = [32768, 40960, 49152, 65536]
+    call = {"kernel": "sdpa", "mask": "causal_sliding_window", "seqlen": lengths, "heads": heads}
     return own(50, **(call | {"absolute_peak_bytes": gib * GIB} | fields))
 
 
 def _flex(**fields) -> Rows:
-    return sparse("as_released_flex", 400, **(H200 | {"absolute_peak_bytes": 3 * GIB} | fields))
+    setting = H200 | {"absolute_peak_bytes": 3 * GIB, "seqlen": SPARSE_LONG}
+    return sparse("as_released_flex", 400, **(setting | fields))
 
 
 CASES = {
@@ -108,20 +127,15 @@ CASES = {
         (OPEN, [row | H200 for row in _order(600)]),
         (HOLDS, rows(_order(600), own(900, kernel="flashmask"))),
     ],
-    3: [
-        (
-            HOLDS,
-            rows(
-                grid(None, kernel=["fa2", "fa3"], mask="prefix_lm", status="unsupported", **H200),
-                grid(400, kernel="flex", mask="prefix_lm", **H200),
-            ),
-        ),
-        (CONTRADICTED, rows(grid(400, kernel=["fa2", "flex"], mask="prefix_lm", **H200))),
-    ],
+    3: [(HOLDS, _support("unsupported")), (CONTRADICTED, _support("ok"))],
     4: [
         (
             HOLDS,
-            rows(_memory(90), own(None, kernel="naive", mask="causal_document", seqlen=32768, status="oom")),
+            rows(
+                _memory(90),
+                _memory(90, "64:8", kernel="as_released_sdpa", notes="torch's MATH path"),
+                _memory(0, "64:8", kernel="as_released_naive", status="oom"),
+            ),
         ),
         (CONTRADICTED, _memory(8)),
         (OPEN, _memory(8, "64:8")),
@@ -134,7 +148,7 @@ CASES = {
         (CONTRADICTED, _backward(420, 300)),
         (OPEN, [row | {"kernel": "flashmask"} for row in _backward(300, 200)]),
     ],
-    6: [(HOLDS, _masks(600)), (CONTRADICTED, _masks(300)), (OPEN, _masks(600)[1:])],
+    6: [(HOLDS, _masks(600)), (CONTRADICTED, _masks(300)), (OPEN, _masks(600)[len(LONG) :])],
     7: [
         (
             OPEN,
@@ -168,7 +182,9 @@ CASES = {
     13: [
         (HOLDS, _flex(notes=NO_MASK)),
         (CONTRADICTED, _flex(notes="as released: the block mask is made eagerly")),
-        (OPEN, sparse("flex", 400, BLOCKS_64, absolute_peak_bytes=9 * GIB, **H100)),
+        (OPEN, sparse("flex", 400, BLOCKS_64, absolute_peak_bytes=9 * GIB, seqlen=SPARSE_LONG, **H100)),
+        (OPEN, _flex(notes=NO_MASK, seqlen=[32768, 65536])),
+        (CONTRADICTED, _flex(notes=NO_MASK.replace("OutOfMemoryError", "RuntimeError"))),
         (
             EXCEPTIONS,
             rows(

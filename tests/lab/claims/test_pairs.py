@@ -3,7 +3,7 @@
 import pytest
 
 from longca.lab.claims.evidence import of_one_protocol, points
-from longca.lab.claims.pairs import Pair, pairs, rivals
+from longca.lab.claims.pairs import Pair, beside_each, pairs
 from tests.helpers.claims.verdicts import grid, table
 
 
@@ -63,9 +63,12 @@ def test_rates_with_rests_and_without_make_no_pair():
     by_name = {(point.kernel, point.heads): point for point in observed}
     left_out = {name for name, point in by_name.items() if point.ranked is None}
     assert left_out == {("sdpa", "64:8"), ("fa3", "64:64")} and all(point.ok for point in observed)
-    assert [(pair.second.kernel, pair.ratio) for _, pair in rivals(observed, "fa3")] == [
-        ("fa2", pytest.approx(1.2))
-    ]
+    fa3 = [point for point in observed if point.kernel == "fa3"]
+    ratios = {
+        name: [pair.ratio for pair in compared]
+        for name, compared in beside_each(fa3, observed, ["fa2", "sdpa"]).items()
+    }
+    assert ratios == {"fa2": [pytest.approx(1.2)], "sdpa": []}
     fa2 = [by_name["fa2", name] for name in heads]
     assert pairs(fa2[:1], fa2[1:], "heads") == [], "their cases are of two protocols"
     assert of_one_protocol([*fa2, by_name["sdpa", "64:64"]]) == [fa2[1], by_name["sdpa", "64:64"]]
@@ -92,9 +95,15 @@ def test_a_ratio_is_above_another_only_if_repeats_tell_them_apart():
     assert not pair(400).is_above(pair(398)) and not pair(398).is_above(pair(400))
 
 
-def test_the_best_rival_is_the_fastest():
+def test_each_rival_has_its_own_pairs():
+    """The best of several would count a setting with one rival as much as one with all."""
     records = table(
         grid(500, kernel="fa3", seqlen=[8192, 16384]), grid(300, kernel="fa2"), grid(600, kernel="cudnn")
     )
-    ((point, pair),) = rivals(points(records), "fa3")
-    assert point.seqlen == 8192 and pair.second.kernel == "cudnn"
+    observed = points(records)
+    beside = beside_each(observed[:2], observed, ["fa2", "cudnn", "flex"])
+    assert {name: [pair.order for pair in compared] for name, compared in beside.items()} == {
+        "fa2": ["more"],
+        "cudnn": ["less"],
+        "flex": [],
+    }

@@ -63,7 +63,7 @@ class BackwardBelowForward(Claim):
         for pair in compared:
             name = pair.first.name
             below[name].append(pair.observed(pair.order == "less", f"{name} backward", "forward"))
-            beside = whole.get((DOCUMENTS.get(pair.first.mask), self._setting(pair.first)))
+            beside = whole.get((DOCUMENTS.get(pair.first.mask, ""), self._setting(pair.first)))
             if beside is not None:
                 wider[name].append(self._gap(beside, pair))
         return [*of_methods("backward is slower at", below), *of_methods("documents widen the gap at", wider)]
