@@ -83,14 +83,19 @@ def _backward(whole, documents) -> Rows:
 def _masks(worst) -> Rows:
     kernels = [*OTHERS, "fa3"]
     documents = ["full_document", "causal_document"]
-    window = {"mask": "sliding_window", "density": 0.2344818115234375, "seqlen": LONG}
+    window = {"mask": "sliding_window"}
     both_sides = {"mask_params": "window=1024, paper_compat=False"}
     one_side = {"mask_params": f"window=1024, {DRAWN}"}
+    # of the pairs of both sides
+    density = {length: (2049 - 1024 * 1025 / length) / length for length in LONG}
     return rows(
         own(500, kernel=kernels, mask=["causal", "causal_sliding_window", *documents], seqlen=LONG),
         own(worst, kernel=kernels, seqlen=LONG),
-        own(500, kernel=kernels[2:], **window, **both_sides),
-        own(500, kernel=kernels[:2], **window, **one_side),
+        *(
+            own(500, kernel=kernels[2:], seqlen=length, density=density[length], **window, **both_sides)
+            for length in LONG
+        ),
+        own(251, kernel=kernels[:2], seqlen=LONG, **window, **one_side),
     )
 
 
