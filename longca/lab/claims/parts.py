@@ -109,11 +109,14 @@ class Part:
     def brief(self, detail: int) -> str:
         """The method with its numbers, for a sentence that begins with the topic; its ratios with the most
         detail."""
-        if not self.observations:
-            return self.method
-        undecided = f" and {self.undecided} undecided" if self.undecided else ""
         ratios = f" ({self.ratios})" if self.ratios and detail == DETAILS[0] else ""
-        return f"{self.method} {self.num_held}/{len(self.observations)}{undecided}{ratios}"
+        return f"{self.method} {self.numbers}{ratios}" if self.observations else self.method
+
+    @property
+    def numbers(self) -> str:
+        """How many observations hold: "4/5 and 2 undecided"."""
+        undecided = f" and {self.undecided} undecided" if self.undecided else ""
+        return f"{self.num_held}/{len(self.observations)}{undecided}"
 
 
 def status_of(observations: Sequence[Observation]) -> Status:
@@ -153,7 +156,7 @@ def of_methods(
     parts = []
     for method, observations in observed.items():
         part = Part(
-            f"{method}, {topic}",
+            f"{topic} {method}",
             "",
             observations,
             is_open,
@@ -163,8 +166,8 @@ def of_methods(
             method,
             (ratios or {}).get(method, "") if observations else "",
         )
-        lacks = "" if observations else f" ({part.absent})"
-        parts.append(replace(part, finding=f"{topic} {part.brief(DETAILS[0])}{lacks}"))
+        compared = f" ({part.ratios})" if part.ratios else ""
+        parts.append(replace(part, finding=f"{part.numbers}{compared}" if observations else part.absent))
     return parts
 
 

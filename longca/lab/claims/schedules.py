@@ -34,9 +34,7 @@ def not_here(*names: str) -> list[Part]:
     here."""
     topic = "the study's own"
     absent = "not among the strategies here"
-    return [
-        Part(name, f"{topic} {name} ({absent})", topic=topic, method=name, absent=absent) for name in names
-    ]
+    return [Part(f"{topic} {name}", absent, topic=topic, method=name, absent=absent) for name in names]
 
 
 def decides(point: Point) -> bool:

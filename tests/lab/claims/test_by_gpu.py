@@ -3,6 +3,7 @@
 from longca.lab.claims.by_gpu import judged
 from longca.lab.claims.contract import all_claims
 from longca.lab.store.text import short_device
+from tests.helpers.claims.cases import SPARSE_LONG
 from tests.helpers.claims.numbered import CLAIMS
 from tests.helpers.claims.verdicts import grid, table
 
@@ -10,7 +11,8 @@ from tests.helpers.claims.verdicts import grid, table
 def test_each_gpu_is_judged_by_itself():
     """No point of one GPU is beside one of another, and the study's decides where it can."""
     h100, h200 = ({"device": name} for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"))
-    blocks = {"kernel": "flashinfer", "mask": "block_sparse_uniform", "seqlen": 32768, "heads": "64:64"}
+    setting = {"mask": "block_sparse_uniform", "seqlen": SPARSE_LONG, "heads": "64:64"}
+    blocks = {"kernel": "flashinfer"} | setting
     large = "block=128, density=0.5"
     small = "block=64, density=0.5"
     both = table(

@@ -13,13 +13,14 @@ from longca.lab.store.export import export
 from longca.lab.store.load import committed
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
+from tests.helpers.claims.cases import LONG
 from tests.helpers.claims.verdicts import grid, table
 from tests.helpers.records import record
 from tests.helpers.support import ROOT
 
 
 def _records() -> list:
-    rates = {"fa3": 700, "cudnn": 600, "fa2": 400, "flex": 390}
+    rates = {"fa3": 700, "cudnn": 600, "cudnn_graph": 590, "fa2": 400, "flex": 390}
     return [
         record(
             Cell(
@@ -28,7 +29,7 @@ def _records() -> list:
                 mask="full",
                 seqlen=8192,
                 num_q_heads=64,
-                num_kv_heads=8,
+                num_kv_heads=num_kv_heads,
                 head_dim=128,
                 dtype="bf16",
                 direction="fwd",
@@ -37,6 +38,7 @@ def _records() -> list:
             gpu="NVIDIA H200",
         )
         for kernel, rate in rates.items()
+        for num_kv_heads in (8, 64)
     ]
 
 
@@ -50,7 +52,7 @@ def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):
     assert done.returncode == 0, done.stderr
     first, *claims = done.stdout.split("\n\n")
     text = " ".join(first.split())
-    assert text.startswith("23 claims, as the study has it: ") and "on H200: 2 hold, 21 are open" in text
+    assert text.startswith("23 claims, as the study has it: ") and "on H200: 1 holds, 22 are open" in text
     assert "contradicted: fewer than three" in text and STUDY in text, (
         "words and the study are where the verdicts are"
     )
@@ -67,13 +69,15 @@ def test_one_claim_is_shown_whole(longca, records):
     assert shown == longca("claims", "--number", 2, records).stdout
     first, study, repaired = shown.split("\n\n")
     assert first.startswith("2. On FULL") and STUDY in first
-    assert study.startswith("As the study has it:\nVerdict        open (nothing that decides it was measured")
+    assert study.startswith(
+        "As the study has it:\nVerdict        open (too little that decides it was measured"
+    )
     parts = (
         "Verdict        holds (all observations agree)",
-        "Judged         4 of 12 points",
-        "FA3 is at 1.1",
+        "Judged         6 of 8 parts; 10 of 12 points",
+        "forward fa3 is faster than cudnn: holds. 2/2 (1.1",
         "flashmask; 64:8",
-        "Evidence       4 cells",
+        "Evidence       10 cells",
     )
     assert all(part in repaired for part in parts), shown
     assert "and 1 more" not in shown and all(len(line) <= 80 for line in shown.splitlines())
@@ -144,8 +148,12 @@ def test_the_claim_of_the_page_is_judged(tmp_path, monkeypatch):
     claim = all_claims()[-1]
     assert claim.number == 24 and claim.name == "band_over_flex"
     for rate, status in ((600, "holds"), (300, "contradicted")):
-        verdict = claim.judge(table(grid(rate, kernel="band"), grid(400, kernel="flex")))
+        band, flex = (
+            grid(tflops, kernel=name, seqlen=LONG) for name, tflops in (("band", rate), ("flex", 400))
+        )
+        verdict = claim.judge(table(band, flex))
         assert verdict.status == status and f"{rate / 400:.2f}×" in verdict.finding
+        assert claim.judge(table(band[:3], flex[:3])).status == "open", "of three settings none decides"
 
 
 def test_a_claim_gets_the_columns_that_it_names_and_no_record_is_decoded(tmp_path, monkeypatch, capsys):
