@@ -37,6 +37,13 @@ def not_here(*names: str) -> list[Part]:
     return [Part(f"{topic} {name}", absent, topic=topic, method=name, absent=absent) for name in names]
 
 
+def not_done_again(*absent: str, gpus: str) -> Gaps:
+    """The gap of strategies whose schedule would have to be done again first."""
+    return Gaps(
+        (f"{', '.join(absent)} in the study's schedule, which is not done again here (needs {gpus})",)
+    )
+
+
 def decides(point: Point) -> bool:
     """True for a point of the study's schedules that is over its kernel, and on as many GPUs as it had."""
     return point.ok and point.kernel == KERNEL and point.world >= WORLDS[0]
@@ -62,11 +69,10 @@ def lacking(
         [mask for mask in masks if ("document" in mask) == packed] for packed in (False, True)
     )
     gaps = missing(asked, H100S, study=STUDY, strategy=strategies, kernel=(KERNEL,), mask=whole, world=WORLDS)
-    texts = [f"{', '.join(absent)} in the study's schedule, which is not done again here (needs {H100S})"]
+    texts = []
     if strategies and documents and not any(point.ok and point.mask in documents for point in asked):
-        texts.insert(
-            0,
+        texts.append(
             f"{', '.join(strategies)}; {', '.join(documents)} over {KERNEL}, which takes no parts of "
-            f"packed documents here (needs that, and {H100S})",
+            f"packed documents here (needs that, and {H100S})"
         )
-    return gaps + Gaps(tuple(texts))
+    return gaps + Gaps(tuple(texts)) + not_done_again(*absent, gpus=H100S)

@@ -5,7 +5,7 @@ from statistics import median
 
 from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, decided_in_parts
-from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, missing, points, reach
+from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, missing, points, reach, span
 from longca.lab.claims.pairs import pairs
 from longca.lab.claims.parts import Part, of_methods
 from longca.lab.claims.schedules import NAMES, RING
@@ -102,6 +102,9 @@ class RingError(Claim):
                         for pair in those
                     ]
                     for kernel, those in by_kernel.items()
+                },
+                ratios={
+                    kernel: f"{span(pair.ratio for pair in those)}×" for kernel, those in by_kernel.items()
                 },
             )
 

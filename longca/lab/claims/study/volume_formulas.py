@@ -4,7 +4,7 @@ from longca.lab.claims.as_study import of_study
 from longca.lab.claims.contract import Claim, decided_in_parts
 from longca.lab.claims.evidence import HETEROGENEOUS, REGULAR, gpu_note, held, missing, points, reach, span
 from longca.lab.claims.parts import Observation, Part
-from longca.lab.claims.schedules import NAMES, RING, not_here
+from longca.lab.claims.schedules import NAMES, RING, not_done_again, not_here
 from longca.lab.store.text import format_bytes, number
 
 STRATEGIES = {"ulysses": "Ulysses", "ring_p2p": "Ring P2P", "usp": "USP"}  # those of the study's table
@@ -46,7 +46,7 @@ class VolumeFormulas(Claim):
         return decided_in_parts(
             self._part(STRATEGIES["ring_p2p"], NAMES[RING], asked),
             *not_here("Ulysses", "USP"),
-            missing=lacking,
+            missing=lacking + not_done_again("ulysses", "usp", gpus=self.gpus),
             part=f"Ring P2P, {reach(asked)}" if asked else "",
             note="Bytes follow from the schedule, and depend on neither GPU nor kernel. "
             "KV heads are copied on more than 8 ranks alone, which no record has.",
