@@ -25,6 +25,7 @@ from longca.lab.claims.evidence import COLUMNS
 from longca.lab.claims.gaps import run_command
 from longca.lab.ranking import Resolutions
 from longca.lab.store.load import committed, load_columns
+from longca.lab.store.table import derived
 from longca.lab.store.text import number, plural, short_device
 from longca.lab.studies import Selection, load_study
 from longca.lab.studies.checkout import git
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAGE = ROOT / "docs/artifact-appendix.md"
+GUIDE = ROOT / "docs/guide/artifact.md"
+PATHS = {"one GPU": "2", "2–4 GPUs": "3, in small with 2–4 GPUs", "several nodes": "3"}
+"""the path of the guide on which a claim is decided, by the hardware that it needs"""
 COST = (
     "cell_id",
     "device",
@@ -112,6 +116,19 @@ def data_table() -> str:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         rows.append(f"| published rates: {content['title']} | <{content['url']}> | numbers, cited |")
     return "\n".join(["| data | source | licence |", "|---|---|---|", *rows])
+
+
+def needed_table() -> str:
+    """What each claim asks for as the study has it, by the claim's own code: all that it misses without any
+    record."""
+    nothing = derived([])
+    rows = []
+    for claim in all_claims():
+        missing = claim.judge_as_study(nothing).missing
+        texts = "<br>".join(re.sub(r" \(needs [^:()]*(: [^()]*)?\)$", "", text) for text in missing)
+        path = PATHS["several nodes" if "to 96 H100s" in " ".join(missing) else claim.gpus]
+        rows.append(f"| {claim.number} | {claim.label} | {texts} | {path} |")
+    return "\n".join(["| claim | in short | cells that it asks for | path |", "|---|---|---|---|", *rows])
 
 
 def claims_text() -> str:
@@ -248,7 +265,8 @@ def blocks() -> Iterable[tuple[str, str]]:
 
 def main() -> None:
     write_blocks(PAGE, **dict(blocks()))
-    print(PAGE.relative_to(ROOT))
+    write_blocks(GUIDE, needed=needed_table())
+    print(PAGE.relative_to(ROOT), GUIDE.relative_to(ROOT))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ import re
 import pytest
 
 from longca.lab.claims.contract import all_claims
+from tests.helpers.claims.dense_cases import CASES
+from tests.helpers.claims.numbered import CLAIMS
+from tests.helpers.claims.verdicts import table
 from tools import artifact
 from tools.pages import put
 
@@ -15,6 +18,31 @@ def test_every_claim_has_its_section_and_command():
     headings = re.findall(r"^### (\d+)\. (.+)$", TEXT, flags=re.MULTILINE)
     assert headings == [(str(claim.number), claim.label) for claim in all_claims()] and len(headings) == 23
     assert re.findall(r"`longca claims (\d+)`: from", TEXT) == [number for number, _ in headings]
+
+
+def test_the_guide_has_the_cells_that_each_claim_asks_for():
+    guide = artifact.GUIDE.read_text(encoding="utf-8")
+    assert put(guide, "needed", artifact.needed_table()) == guide, "run `make artifact`"
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \| (\d)[^|]*\|$", guide, flags=re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == [claim.number for claim in all_claims()]
+    for number, cells, path in rows:
+        assert not re.search(r"\b(flashmask|fa2_sparse|ring_p2p|ring_allgather|band)\b", cells), number
+        assert (path == "2") == (int(number) <= 14)
+
+
+def test_what_the_guide_names_is_what_a_claim_reads():
+    """A kernel outside of the row changes nothing; of the rows that decide by kernels, each kernel does."""
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|", artifact.needed_table(), flags=re.MULTILINE)
+    for number, cells in rows:
+        named = set(re.findall(r"\b[a-z]\w+\b", cells))
+        read = {
+            row["kernel"].removeprefix("as_released_")
+            for status, made in CASES.get(int(number), [])
+            for row in made
+            if status in ("holds", "contradicted")
+            and set(CLAIMS[int(number)].judge_as_study(table(made)).cell_ids) & {row["cell_id"]}
+        }
+        assert read <= named, (number, read - named)
 
 
 def test_each_expected_result_has_its_tolerance():
