@@ -44,7 +44,7 @@ StrategyFilter = Annotated[
     typer.Option(
         "--strategy",
         "-c",
-        help="Only these strategies; '!*' for kernels alone",
+        help="Only these strategies, perhaps with a kernel: 'usp,ring_p2p+fa3'; '!*' for kernels alone",
         autocompletion=_names("strategy"),
     ),
 ]
