@@ -69,7 +69,7 @@ def context_parallel(
             sharding.
         group: a process group, or a `DeviceMesh` of one dimension. None: all ranks, of torchrun, or this
             process alone.
-        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}), with its kernel as in "usp+band", too. "auto"
+        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}), also with its kernel: "usp+band". "auto"
             selects the strategy of least predicted time.
         num_kv_heads: as many as query heads if not given.
         dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.

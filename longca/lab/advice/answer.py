@@ -157,6 +157,7 @@ class Advice:
             "gpus": question.gpus,
             "gpu": question.gpu.name,
             "profile": question.network.name,
+            "profile_assumed": question.assumed_profile,
             "ranks_per_node": question.network.ranks_per_node,
             "tokens": question.mask.seqlen_k,
             "new_tokens": question.mask.seqlen_q if question.has_context else None,
@@ -259,10 +260,12 @@ def _html(advice: Advice) -> str:
     more = f"<p>{left} more in <code>options</code>.</p>" if left else ""
     assumed = "".join(f"<li>{escape(text)}</li>" for text in advice.assumptions)
     left_out = f"<p>Not given: {escape(advice.not_given)}.</p>" if advice.defaults else ""
+    profile = advice.question.assumed_profile
+    profile = f"<p>Assumed: {escape(profile)}.</p>" if profile else ""
     messages = f"; messages by {advice.question.network.name}" if advice.question.gpus > 1 else ""
     return (
         f"<p><b>{escape(advice.finding)}</b></p><p>{escape(advice.question.setting)}{escape(messages)}</p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
-        f"<p>Times are of {escape(advice.protocol)}.</p>{left_out}"
+        f"<p>Times are of {escape(advice.protocol)}.</p>{left_out}{profile}"
         + (f"<p>Assumed:</p><ul>{assumed}</ul>" if assumed else "")
     )

@@ -222,12 +222,14 @@ def advise(
             several; as many KV heads as query heads if only these are given.
         head_dim, dtype: 128 and bf16 if not given.
         direction: `fwd`, `bwd`, or `both` as in training, the default.
-        profile: of messages, a name in `config/hardware.yaml`.
+        profile: of messages, a name in `config/hardware.yaml`; that of the GPU if not given, and the answer
+            says so.
         gpu: model of GPU in that file; the one of the profile if not given. Without records of it, kernels
             are scaled by its peak.
         memory_bytes: of a GPU, that may be used; all of it if not given.
         ranks_per_node: GPUs of a node, instead of those of the profile.
-        kernels, strategies: names; those that are worth comparing if not given.
+        kernels, strategies: names; those that are worth comparing if not given. A strategy may have
+            parameters and a kernel, as in answers: "usp[heads=2]+band".
         fitted: models of kernels; those of the project's records if not given.
         draws: sequences that times are predicted for, of a mask that is drawn; 8 if not given. Fewer, if the
             first three are alike.

@@ -72,8 +72,8 @@ def command(
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Messages, by a name in config/hardware.yaml or a file of `longca probe`  [default: "
-            "h200-copy-engines]",
+            help="Messages, by a name in config/hardware.yaml or a file of `longca probe`  [default: that of "
+            "the GPU; without one h200-copy-engines]",
             show_default=False,
         ),
     ] = None,
@@ -97,7 +97,8 @@ def command(
         typer.Option(
             "--strategy",
             "-c",
-            help="Only these strategies; those in the style of the study, too",
+            help="Only these strategies, perhaps with a kernel: usp,ring_p2p+fa3; those in the style of the "
+            "study, too",
             show_default=False,
         ),
     ] = "",
@@ -322,7 +323,7 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
         print_filled(f"The first is {advice.best.candidate.how}{seed}; limited by {limit}.")
     for change in advice.changes:
         print_filled(f"It would change: {change}.")
-    for assumption in advice.assumptions:
+    for assumption in filter(None, (question.assumed_profile, *advice.assumptions)):
         print_filled(f"Assumed: {assumption}.")
     print_filled(f"Times are of {advice.protocol}.")
     if advice.defaults:

@@ -15,7 +15,7 @@ import longca
 from longca.core.errors import UserError
 from longca.core.schema import parse
 from longca.lab.advice import draws, question, ranking
-from longca.lab.advice.question import USUAL_NETWORK
+from longca.lab.advice.machine import USUAL_NETWORK
 from longca.lab.advice.ranking import Advice, advise
 from longca.lab.cli.advise import command
 from longca.lab.studies.study import Study
