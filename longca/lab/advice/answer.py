@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import UserError
 from longca.lab.advice.option import Candidate, OptionForecast, mesh_text
+from longca.lab.ranking.sentences import place_text
 from longca.lab.store.text import format_bytes, number
 
 if TYPE_CHECKING:
@@ -46,11 +47,19 @@ class AdvisedOption:
     """number of draws in which it is the fastest"""
     near_in: int
     """number of draws in which it takes at most NEAR more than the fastest"""
+    place: int = 1
+    share: float = 1.0
+    """of the first's rate, from 0 to 1"""
     extrapolated: str = ""
     """what no record supports in its prediction, but records do support in that of others"""
 
     def __repr__(self) -> str:
         return f"<AdvisedOption {self.candidate.title} {number(self.prediction.seconds * 1e3)} ms>"
+
+    @property
+    def share_text(self) -> str:
+        """In the words of `longca choose`: "98 % tie"."""
+        return place_text(self.share, self.place, self.tied and self.fits)
 
     @property
     def quantiles(self) -> dict[float, float]:
@@ -94,6 +103,8 @@ class AdvisedOption:
             "tile_waste": made.waste,
             "clock_slowdown": made.slowdown,
             "limit": made.limit,
+            "place": self.place,
+            "share_of_best": self.share,
             "tied_with_first": self.tied,
             "extrapolated": self.extrapolated,
         }
@@ -238,7 +249,7 @@ class Advice:
 
 def _html(advice: Advice) -> str:
     """The finding, the setting, the first options as a table, and the assumptions."""
-    columns = ["method", "ms", "90 %", "TFLOP/s a GPU", "memory", "limited by"]
+    columns = ["method", "ms", "90 %", "TFLOP/s a GPU", "of best", "memory", "limited by"]
     several = len(advice.seeds) > 1
     if several:
         columns.insert(3, f"first in, of {len(advice.seeds)}")
@@ -252,6 +263,7 @@ def _html(advice: Advice) -> str:
             f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
             *([str(option.first_in)] if several else []),
             number(option.tflops),
+            option.share_text,
             format_bytes(forecast.memory_bytes),
             forecast.limit,
         ]

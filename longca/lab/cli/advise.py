@@ -268,6 +268,7 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
         "90 %",
         *(["first"] if drawn else []),
         "rate",
+        "of best",
         "memory",
         *(["limited by"] if limits else []),
     ]
@@ -278,6 +279,7 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
             f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
             *([f"{option.first_in}/{len(option.by_seed)}"] if drawn else []),
             number(option.tflops),
+            option.share_text,
             format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
             *([option.prediction.limit.replace(", ", " ")] if limits else []),
         ]
