@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from longca.core import UserError
+from longca.lab.advice.measured import MeasuredBeside, measured_beside
 from longca.lab.advice.option import Candidate, OptionForecast, mesh_text
 from longca.lab.ranking.sentences import place_text
 from longca.lab.store.text import format_bytes, number
@@ -16,6 +18,7 @@ from longca.lab.store.text import format_bytes, number
 if TYPE_CHECKING:
     from longca.lab.advice.question import AdviceQuestion
 
+MOST_MEASURED = 3  # options whose nearest measured cells are named
 MOST_ROWS = 6  # in a notebook
 QUANTILES = (0.1, 0.5, 0.9)  # of time over draws
 
@@ -47,11 +50,11 @@ class AdvisedOption:
     """number of draws in which it is the fastest"""
     near_in: int
     """number of draws in which it takes at most NEAR more than the fastest"""
+    extrapolated: str = ""
+    """what no record supports in its prediction, but records do support in that of others"""
     place: int = 1
     share: float = 1.0
     """of the first's rate, from 0 to 1"""
-    extrapolated: str = ""
-    """what no record supports in its prediction, but records do support in that of others"""
 
     def __repr__(self) -> str:
         return f"<AdvisedOption {self.candidate.title} {number(self.prediction.seconds * 1e3)} ms>"
@@ -149,6 +152,11 @@ class Advice:
         """What was left out, with the values taken: "heads 64:8, dtype bf16"."""
         return ", ".join(f"{name} {value}" for name, value in self.defaults.items())
 
+    @cached_property
+    def measured(self) -> tuple[MeasuredBeside, ...]:
+        """Of the first options, the measured cell of the nearest setting, where records have one."""
+        return measured_beside(self.question, [option.candidate for option in self.options[:MOST_MEASURED]])
+
     @property
     def protocol(self) -> str:
         """How the calls that kernels are fitted on were timed, and whose numbers differ from that."""
@@ -187,6 +195,7 @@ class Advice:
             "defaults": dict(self.defaults),
             "options": [option.to_dict() for option in self.options],
             "refused": self.refused,
+            "measured": [beside.to_dict() for beside in self.measured],
             "assumptions": list(self.assumptions),
             "changes": list(self.changes),
         }
@@ -274,10 +283,11 @@ def _html(advice: Advice) -> str:
     left_out = f"<p>Not given: {escape(advice.not_given)}.</p>" if advice.defaults else ""
     profile = advice.question.assumed_profile
     profile = f"<p>Assumed: {escape(profile)}.</p>" if profile else ""
+    measured = "".join(f"<p>{escape(str(beside))}.</p>" for beside in advice.measured)
     messages = f"; messages by {advice.question.network.name}" if advice.question.gpus > 1 else ""
     return (
         f"<p><b>{escape(advice.finding)}</b></p><p>{escape(advice.question.setting)}{escape(messages)}</p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
-        f"<p>Times are of {escape(advice.protocol)}.</p>{left_out}{profile}"
+        f"<p>Times are of {escape(advice.protocol)}.</p>{left_out}{profile}{measured}"
         + (f"<p>Assumed:</p><ul>{assumed}</ul>" if assumed else "")
     )

@@ -42,7 +42,12 @@ if TYPE_CHECKING:
     from longca.lab.advice.ways import AskedWays
     from longca.predict.fitted import CallModel
 
-DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
+DIRECTIONS: dict[str, tuple[Direction, ...]] = {
+    "fwd": ("fwd",),
+    "bwd": ("bwd",),
+    "both": ("fwd", "bwd"),
+    "fwd+bwd": ("fwd", "bwd"),  # as `longca.choose` calls the sum
+}
 OTHER_GPU_WIDER = 2.0  # times as wide is the interval of a GPU without records
 
 

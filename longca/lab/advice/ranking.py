@@ -170,7 +170,7 @@ def advise(
         num_q_heads, num_kv_heads: 64 and 8 if neither is given, or the head groups of a mask that has
             several; as many KV heads as query heads if only these are given.
         head_dim, dtype: 128 and bf16 if not given.
-        direction: `fwd`, `bwd`, or `both` as in training, the default.
+        direction: `fwd`, `bwd`, or `both` as in training, the default, which `fwd+bwd` is another name of.
         profile: of messages, a name in `config/hardware.yaml`; that of the GPU if not given, and the answer
             says so.
         gpu: model of GPU in that file; the one of the profile if not given. Without records of it, kernels

@@ -169,7 +169,7 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     )
     if ranking.is_drawn:
         print_filled(ranking.draws_text)
-        if ranking.over_draws:
+        if ranking.over_draws and len(ranking.shared_draws) < 2:
             print_command("By prediction over draws:", ranking.over_draws)
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))

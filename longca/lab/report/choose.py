@@ -154,13 +154,13 @@ class CallRanking:
         that is not drawn."""
         if not self.is_drawn:
             return ""
-        first = self.methods[0][0]
-        if len(self.seeds) < 2:
+        num_draws = len(self.seeds)
+        if num_draws < 2:
             return f"This is one draw of the mask (seed {self.seeds[0]}): another may rank otherwise."
         shared = len(self.shared_draws)
-        among = "" if shared == len(self.seeds) else f"the {shared} of them that it shares with others"
-        won = f"{first} is the fastest in {sum(self.shared_draws.values())} of {among or 'them'}"
-        return f"Ranked over {len(self.seeds)} draws of the mask: {won}."
+        won = f"{self.methods[0][0]} is the fastest in {sum(self.shared_draws.values())}"
+        of = "of them" if shared == num_draws else f"of {shared}, since no more have it beside another method"
+        return f"Ranked over {num_draws} draws of the mask: {won} {of}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
