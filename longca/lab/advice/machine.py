@@ -18,7 +18,7 @@ USUAL_NETWORK = PROFILES["symmetric"]
 
 
 @dataclass(frozen=True)
-class Machine:
+class AskedMachine:
     """One model of GPU, and the messages between GPUs of it."""
 
     gpu: GpuModel
@@ -31,7 +31,7 @@ class Machine:
 
 def machine_of(
     profile: str | Path | None, gpu: str | Path | None, ranks_per_node: int | None, memory_bytes: float | None
-) -> Machine:
+) -> AskedMachine:
     """The machine that is asked for. Arguments are those of `longca.lab.advice.ranking.advise`.
 
     Raises:
@@ -60,7 +60,7 @@ def machine_of(
         )
     if memory_bytes is None and model.memory_gb is not None:
         memory_bytes = model.memory_gb.value * 1e9
-    return Machine(model, network, memory_bytes, assumed)
+    return AskedMachine(model, network, memory_bytes, assumed)
 
 
 def _profile_of(gpu: GpuModel | None, hardware: Hardware) -> tuple[Network, str]:
