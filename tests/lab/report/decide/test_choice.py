@@ -120,8 +120,16 @@ def calls(kernel: str, forward: float | None, backward: float | None, **fields: 
     """Records of a kernel in both directions at these TFLOP/s; None stands for a refusal."""
     made = []
     for direction, tflops in (("fwd", forward), ("bwd", backward)):
-        cell = Cell(kind="kernel", kernel=kernel, seqlen=16384, num_q_heads=64, num_kv_heads=8, head_dim=128,
-                    dtype="bf16", direction=direction, **({"mask": "causal"} | fields))  # fmt: skip
+        asked: dict[str, Any] = {
+            "mask": "causal",
+            "seqlen": 16384,
+            "head_dim": 128,
+            "dtype": "bf16",
+            **fields,
+        }
+        cell = Cell(
+            kind="kernel", kernel=kernel, num_q_heads=64, num_kv_heads=8, direction=direction, **asked
+        )
         outcome = Unsupported(reason="has no backward") if tflops is None else None
         made.append(record(cell, outcome, tflops=tflops or 1.0, gpu=H200))
     return made
