@@ -125,11 +125,10 @@ def calls(kernel: str, forward: float | None, backward: float | None, **fields: 
             "seqlen": 16384,
             "head_dim": 128,
             "dtype": "bf16",
+            "direction": direction,
             **fields,
         }
-        cell = Cell(
-            kind="kernel", kernel=kernel, num_q_heads=64, num_kv_heads=8, direction=direction, **asked
-        )
+        cell = Cell(kind="kernel", kernel=kernel, num_q_heads=64, num_kv_heads=8, **asked)
         outcome = Unsupported(reason="has no backward") if tflops is None else None
         made.append(record(cell, outcome, tflops=tflops or 1.0, gpu=H200))
     return made
