@@ -24,6 +24,7 @@ LAB = frozenset(
 
 _LENGTH = re.compile(r"([0-9]{1,30})\s*([kKmM]?)")
 _HEADS = re.compile(r"\s*([0-9]{1,30})\s*(?::\s*([0-9]{1,30})\s*)?")
+_WAY = re.compile(r"\s*(.*?)\s*\+\s*(\w+)\s*", re.DOTALL)
 _FACTOR = {"": 1, "k": 1024, "m": 1024 * 1024}
 _QUOTED = re.compile(
     rf"(?<![^\s(=])'[^']{{{MOST_OF_VALUE + 1},}}'"
@@ -239,6 +240,30 @@ def given_heads(num_q_heads: object, num_kv_heads: object, usual: str) -> tuple[
         num_kv_heads = usual_kv if num_kv_heads is None else num_kv_heads
     queries = whole_number("The number of query heads", num_q_heads)
     return queries, queries if num_kv_heads is None else whole_number("The number of KV heads", num_kv_heads)
+
+
+def parse_way(text: str) -> tuple[str, str]:
+    """(strategy, kernel) from "usp+band" or "usp[heads=2]+band", as answers name a way to run a call. The
+    kernel is "" where none is named."""
+    match = _WAY.fullmatch(text)
+    return (match[1], match[2]) if match else (text, "")
+
+
+def one_kernel(way: str, kernels: Sequence[str]) -> tuple[str, str]:
+    """The same as `parse_way`, beside kernels that are given by themselves. Raises UserError: the way names
+    another one.
+
+    Args:
+        kernels: () where none is given.
+    """
+    strategy, kernel = parse_way(way)
+    if kernel and kernels and kernel not in kernels:
+        given = " and ".join(f"'{name}'" for name in kernels)
+        raise UserError(
+            f"Strategy '{way}' names kernel '{kernel}', and kernel {given} is given",
+            todo=f"Give strategy '{strategy}' with the kernel that you want",
+        )
+    return strategy, kernel
 
 
 def by_numbers(text: str) -> tuple[tuple[str, int], ...]:

@@ -69,8 +69,8 @@ def context_parallel(
             sharding.
         group: a process group, or a `DeviceMesh` of one dimension. None: all ranks, of torchrun, or this
             process alone.
-        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}). "auto" selects the strategy of least
-            predicted time.
+        strategy: "usp", "usp(heads=2)" or ("usp", {"heads": 2}), also with its kernel: "usp+band". "auto"
+            selects the strategy of least predicted time.
         num_kv_heads: as many as query heads if not given.
         dtype: of q, k and v. Default: bfloat16 on GPUs, float32 on CPUs.
         kernel: attention on each rank. "auto": `band` where it does the masks with this dtype and head dim,

@@ -38,3 +38,17 @@ def test_nothing_to_gather_and_nothing_to_attend():
     with pytest.raises(UserError, match="Argument 'q' of attention is an empty batch"):
         cp.attention(nothing, nothing, nothing)
     cp.close()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kernel", "is_called"),
+    [
+        ("ring_allgather+naive", "auto", "ring_allgather"),
+        ("usp[heads=1]+naive", "naive", "usp(heads=1)"),
+        (("usp+naive", {"heads": 1}), "auto", "usp(heads=1)"),
+    ],
+)
+def test_a_way_is_called_as_advice_names_it(strategy: object, kernel: str, is_called: str):
+    cp = context_parallel(DOCUMENTS, strategy=strategy, kernel=kernel, **HEADS)
+    assert cp.strategy == is_called
+    cp.close()

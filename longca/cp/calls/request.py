@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from longca.core import Registry, Scalar, UserError, truth, whole_number
+from longca.core import Registry, Scalar, UserError, one_kernel, truth, whole_number
 from longca.cp.calls.ranks import all_or_none
 from longca.cp.contract import HeadStrategy
 from longca.cp.runtime.fixed_attention import FixedOrder
@@ -157,6 +157,17 @@ def load_strategy(name: str, params: Mapping[str, Scalar]) -> HeadStrategy:
     return loaded.with_params(params)
 
 
+def apart(strategy: Any, kernel: Any) -> tuple[Any, Any]:
+    """The strategy without the kernel that it may name, as in "usp+band", and the kernel. Raises UserError:
+    the argument `kernel` names another one."""
+    name = strategy[0] if isinstance(strategy, tuple) and strategy else strategy
+    if not isinstance(name, str):
+        return strategy, kernel
+    given = () if kernel == AUTO else (str(kernel),)
+    name, named = one_kernel(name, given)
+    return (name, *strategy[1:]) if isinstance(strategy, tuple) else name, named or kernel
+
+
 def parse_strategy(strategy: Any) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
     """(name, parameters) from "usp", "usp(heads=2)" or ("usp", {"heads": 2}).
 
@@ -274,6 +285,7 @@ def _request(
             raise UserError(
                 f"Argument '{argument}' is {value!r}", todo=f"Give {' or '.join(map(repr, known))}"
             )
+    strategy, kernel = apart(strategy, kernel)
     name, params = parse_strategy(strategy)
     return CpRequest(
         name,

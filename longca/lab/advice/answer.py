@@ -5,16 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from longca.core import UserError
+from longca.lab.advice.measured import MeasuredBeside, measured_beside
 from longca.lab.advice.option import Candidate, OptionForecast, mesh_text
+from longca.lab.ranking.sentences import place_text
 from longca.lab.store.text import format_bytes, number
 
 if TYPE_CHECKING:
     from longca.lab.advice.question import AdviceQuestion
 
+MOST_MEASURED = 3  # options whose nearest measured cells are named
 MOST_ROWS = 6  # in a notebook
 QUANTILES = (0.1, 0.5, 0.9)  # of time over draws
 
@@ -48,9 +52,17 @@ class AdvisedOption:
     """number of draws in which it takes at most NEAR more than the fastest"""
     extrapolated: str = ""
     """what no record supports in its prediction, but records do support in that of others"""
+    place: int = 1
+    share: float = 1.0
+    """of the first's rate, from 0 to 1"""
 
     def __repr__(self) -> str:
         return f"<AdvisedOption {self.candidate.title} {number(self.prediction.seconds * 1e3)} ms>"
+
+    @property
+    def share_text(self) -> str:
+        """In the words of `longca choose`: "98 % tie"."""
+        return place_text(self.share, self.place, self.tied and self.fits)
 
     @property
     def quantiles(self) -> dict[float, float]:
@@ -94,6 +106,8 @@ class AdvisedOption:
             "tile_waste": made.waste,
             "clock_slowdown": made.slowdown,
             "limit": made.limit,
+            "place": self.place,
+            "share_of_best": self.share,
             "tied_with_first": self.tied,
             "extrapolated": self.extrapolated,
         }
@@ -138,6 +152,11 @@ class Advice:
         """What was left out, with the values taken: "heads 64:8, dtype bf16"."""
         return ", ".join(f"{name} {value}" for name, value in self.defaults.items())
 
+    @cached_property
+    def measured(self) -> tuple[MeasuredBeside, ...]:
+        """Of the first options, the measured cell of the nearest setting, where records have one."""
+        return measured_beside(self.question, [option.candidate for option in self.options[:MOST_MEASURED]])
+
     @property
     def protocol(self) -> str:
         """How the calls that kernels are fitted on were timed, and whose numbers differ from that."""
@@ -157,6 +176,7 @@ class Advice:
             "gpus": question.gpus,
             "gpu": question.gpu.name,
             "profile": question.network.name,
+            "profile_assumed": question.assumed_profile,
             "ranks_per_node": question.network.ranks_per_node,
             "tokens": question.mask.seqlen_k,
             "new_tokens": question.mask.seqlen_q if question.has_context else None,
@@ -175,6 +195,7 @@ class Advice:
             "defaults": dict(self.defaults),
             "options": [option.to_dict() for option in self.options],
             "refused": self.refused,
+            "measured": [beside.to_dict() for beside in self.measured],
             "assumptions": list(self.assumptions),
             "changes": list(self.changes),
         }
@@ -237,7 +258,7 @@ class Advice:
 
 def _html(advice: Advice) -> str:
     """The finding, the setting, the first options as a table, and the assumptions."""
-    columns = ["method", "ms", "90 %", "TFLOP/s a GPU", "memory", "limited by"]
+    columns = ["method", "ms", "90 %", "TFLOP/s a GPU", "of best", "memory", "limited by"]
     several = len(advice.seeds) > 1
     if several:
         columns.insert(3, f"first in, of {len(advice.seeds)}")
@@ -251,6 +272,7 @@ def _html(advice: Advice) -> str:
             f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
             *([str(option.first_in)] if several else []),
             number(option.tflops),
+            option.share_text,
             format_bytes(forecast.memory_bytes),
             forecast.limit,
         ]
@@ -259,10 +281,13 @@ def _html(advice: Advice) -> str:
     more = f"<p>{left} more in <code>options</code>.</p>" if left else ""
     assumed = "".join(f"<li>{escape(text)}</li>" for text in advice.assumptions)
     left_out = f"<p>Not given: {escape(advice.not_given)}.</p>" if advice.defaults else ""
+    profile = advice.question.assumed_profile
+    profile = f"<p>Assumed: {escape(profile)}.</p>" if profile else ""
+    measured = "".join(f"<p>{escape(str(beside))}.</p>" for beside in advice.measured)
     messages = f"; messages by {advice.question.network.name}" if advice.question.gpus > 1 else ""
     return (
         f"<p><b>{escape(advice.finding)}</b></p><p>{escape(advice.question.setting)}{escape(messages)}</p>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
-        f"<p>Times are of {escape(advice.protocol)}.</p>{left_out}"
+        f"<p>Times are of {escape(advice.protocol)}.</p>{left_out}{profile}{measured}"
         + (f"<p>Assumed:</p><ul>{assumed}</ul>" if assumed else "")
     )

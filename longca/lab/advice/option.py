@@ -118,12 +118,10 @@ def candidates(
             strategy.name,
         ),
     )
-    ways = [
-        (plugin, params) for plugin in plugins for params in _variants(plugin, question.gpus, question.call)
-    ]
     for kernel_name in question.kernels:
         kernel = Registry("kernel").load(kernel_name)
         unfitted = _unfitted(question, kernel_name)
+        ways = [(plugin, params) for plugin in plugins for params in _asked(plugin, kernel_name, question)]
         for plugin, params in sorted(
             ways, key=lambda way: len(way[1])
         ):  # what strategies choose by themselves comes first
@@ -199,6 +197,21 @@ def _single(question: AdviceQuestion, without: Collection[str]) -> tuple[list[Ca
 def _unfitted(question: AdviceQuestion, kernel: str) -> str | None:
     lacking = [way for way in question.directions if question.model(kernel, way) is None]
     return f"too few records of such a call {' and '.join(lacking)}" if lacking else None
+
+
+def _asked(plugin: Any, kernel: str, question: AdviceQuestion) -> list[dict[str, Scalar]]:
+    """The parameters of a strategy that are asked for over a kernel, each once."""
+    if not question.asked.ways:
+        return list(_variants(plugin, question.gpus, question.call))
+    asked = [
+        variant
+        for way in question.asked.ways
+        if (way.strategy, way.kernel) == (plugin.name, kernel)
+        for variant in (
+            _variants(plugin, question.gpus, question.call) if way.params is None else (dict(way.params),)
+        )
+    ]
+    return [variant for number, variant in enumerate(asked) if variant not in asked[:number]]
 
 
 def _variants(plugin: Any, world: int, call: CallSpec) -> Iterator[dict[str, Scalar]]:

@@ -3,10 +3,8 @@ it leaves out has the value of most records."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core import (
@@ -23,8 +21,9 @@ from longca.core import (
     parse_length,
     whole_number,
 )
-from longca.cp.forecast import PROFILES
 from longca.cp.partition import check_blocks, check_grid, draws_alike
+from longca.lab.advice.machine import machine_of
+from longca.lab.advice.ways import asked_ways
 from longca.lab.store.text import plural
 from longca.lab.studies import (
     DRAWS,
@@ -39,11 +38,16 @@ from longca.masks import Mask, build_mask, draw_again
 from longca.predict.fitted import BY_PEAK, FOLDER, FittedKernels, fitted_on, load_fitted
 
 if TYPE_CHECKING:
-    from longca.core import GpuModel, Hardware, Network
+    from longca.core import GpuModel, Network
+    from longca.lab.advice.ways import AskedWays
     from longca.predict.fitted import CallModel
 
-USUAL_NETWORK = PROFILES["symmetric"]
-DIRECTIONS: dict[str, tuple[Direction, ...]] = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
+DIRECTIONS: dict[str, tuple[Direction, ...]] = {
+    "fwd": ("fwd",),
+    "bwd": ("bwd",),
+    "both": ("fwd", "bwd"),
+    "fwd+bwd": ("fwd", "bwd"),  # as `longca.choose` calls the sum
+}
 OTHER_GPU_WIDER = 2.0  # times as wide is the interval of a GPU without records
 
 
@@ -61,8 +65,7 @@ class AdviceQuestion:
     network: Network
     memory_bytes: float | None
     """of a GPU, that may be used"""
-    kernels: tuple[str, ...]
-    strategies: tuple[str, ...]
+    asked: AskedWays
     fitted: FittedKernels
     """of this GPU, where there are such"""
     reference: FittedKernels
@@ -72,9 +75,19 @@ class AdviceQuestion:
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """by kernel, the kinds of masks (`longca.predict.fitted.part_kind`) in whose parts records have it, on
     any GPU"""
+    assumed_profile: str = ""
+    """in words, why the profile is this one, where it was not given; "" on one GPU"""
 
     def __repr__(self) -> str:
         return f"<AdviceQuestion {self.setting}>"
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        return self.asked.kernels
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        return self.asked.strategies
 
     @property
     def num_draws(self) -> int:
@@ -236,50 +249,27 @@ def question_of(
             raise UserError(str(error)) from None
     check_name("direction", direction, DIRECTIONS)
     check_name("dtype", dtype, DTYPE_BYTES)
-    for name, given in (("profile", profile), ("gpu", gpu)):
-        if given is not None and not isinstance(given, (str, Path)):
-            raise UserError(f"Argument '{name}' is {given!r}", todo="Give a name in config/hardware.yaml")
-    for name, names in (("kernels", kernels), ("strategies", strategies)):
-        if names is not None and (isinstance(names, str) or not isinstance(names, Collection)):
-            raise UserError(f"Argument '{name}' is {names!r}", todo="Give a list of names")
-    if memory_bytes is not None and not (
-        isinstance(memory_bytes, (int, float)) and 0 < memory_bytes < math.inf
-    ):
-        raise UserError(
-            f"Argument 'memory_bytes' is {memory_bytes!r}", todo="Give a number of bytes, such as 60e9"
-        )
     if fitted is not None and not isinstance(fitted, FittedKernels):
         raise UserError(
             f"Argument 'fitted' is of type {type(fitted).__name__}",
             todo="Leave it out, or fit records with fit_records",
         )
-    hardware = load_hardware()
-    network = hardware.network(str(profile or USUAL_NETWORK))
-    if ranks_per_node is not None:
-        network = network.model_copy(
-            update={"ranks_per_node": whole_number("The number of GPUs of a node", ranks_per_node)}
-        )
-    model = _gpu(str(gpu or network.gpu), hardware)
-    if memory_bytes is None and model.memory_gb is not None:
-        memory_bytes = model.memory_gb.value * 1e9
+    machine = machine_of(profile, gpu, ranks_per_node, memory_bytes)
+    model, network = machine.gpu, machine.network
     reference = load_fitted() if fitted is None else fitted
     own = (
         None if fitted is not None or network.kernel_ratio else fitted_on(model.gpu_names)
     )  # a probe's ratios are to the reference
     models = own or reference
     known = sorted({*models.kernels, *reference.kernels})
-    for name in kernels or ():
+    asked = asked_ways(strategies, kernels, known if gpus == 1 else _for_parts(known))
+    for name in asked.kernels:
         if name not in known:
             raise UserError(
                 f"Nothing is known of the time of kernel '{name}'",
                 why=f"records of {reference.device} have {', '.join(known)}",
                 todo="Take one of these, or give records of yours",
             )
-    every = tuple(
-        name for name in Registry("strategy").names() if not Registry("strategy").load(name).baseline
-    )
-    for name in strategies or ():
-        check_name("strategy", name, Registry("strategy").names())
     call = CallSpec(num_q_heads, num_kv_heads, head_dim, dtype, "fwd" if direction == "fwd" else "bwd")  # type: ignore[arg-type]
     check_grid(mask, gpus)
     draws = 1 if draws_alike(mask) else draws
@@ -291,13 +281,13 @@ def question_of(
         DIRECTIONS[direction],
         model,
         network,
-        memory_bytes,
-        tuple(kernels or (known if gpus == 1 else _for_parts(known))),
-        tuple(strategies or every),
+        machine.memory_bytes,
+        asked,
         models,
         reference,
         seeds,
         _measured_parts(models, reference),
+        machine.assumed_profile if gpus > 1 else "",
     )
 
 
@@ -380,20 +370,3 @@ def _measured_parts(*models: FittedKernels) -> dict[str, frozenset[str]]:
         for kernel, kinds in fitted.parts.items():
             parts[kernel] = parts.get(kernel, frozenset()) | frozenset(kinds)
     return parts
-
-
-def _gpu(name: str, hardware: Hardware) -> GpuModel:
-    """The GPU of a user's name. Raises UserError, which says so if there are records of it all the same."""
-    try:
-        return hardware.named(name)
-    except UserError:
-        from longca.lab.store.load import committed_like
-
-        files = committed_like(name)
-        if not files:
-            raise
-        raise UserError(
-            f"Nothing can be predicted for GPU '{name}'",
-            why=f"it has records in reports/{files[0].parent.name}, but no peaks in config/hardware.yaml",
-            todo=f"Add them there with a source, or rank its records with `longca choose MASK --gpu {name}`",
-        ) from None

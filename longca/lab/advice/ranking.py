@@ -17,7 +17,6 @@ from longca.cp.forecast import links_of
 from longca.cp.partition import draws_alike
 from longca.lab.advice.answer import Advice, AdvisedOption
 from longca.lab.advice.draws import (
-    NEAR,
     NETWORK_RANGE,
     changed_speeds,
     extrapolations,
@@ -29,7 +28,8 @@ from longca.lab.advice.draws import (
     with_range,
 )
 from longca.lab.advice.question import OTHER_GPU_WIDER, question_of
-from longca.lab.store.text import format_bytes, names, number, plural
+from longca.lab.advice.sentences import finding
+from longca.lab.store.text import format_bytes, names, plural
 from longca.lab.studies import refuse_option_names
 from longca.masks import Mask
 
@@ -132,57 +132,6 @@ def changes(
     return tuple(texts)
 
 
-def finding(question: AdviceQuestion, options: Sequence[AdvisedOption], draws_asked: int) -> str:
-    """The first option, those that intervals do not tell apart from it, and how sure that is."""
-    best = options[0]
-    draws = len(question.seeds)
-    where = f"{question.gpus} GPUs" if question.gpus > 1 else "one GPU"
-    span = f"{number(best.tflops)} TFLOP/s a GPU ({number(best.tflops_low)} to {number(best.tflops_high)})"
-    mean = f" in the mean of {plural(draws, 'draw')}" if draws > 1 else ""
-    time = f"{number(best.prediction.seconds * 1e3)} ms{mean}"
-    title = best.candidate.title
-    ties = [option.candidate.title for option in options[1:] if option.tied and option.fits]
-    if ties:
-        text = (
-            f"Predicted on {where}, a tie of {len(ties) + 1} in front: {title} ({time}, {span}) and "
-            f"{names(ties)}."
-        )
-    else:
-        rest = " It is told apart from all others." if options[1:] else ""
-        text = f"{title} is predicted to be the fastest on {where}: {time}, {span}.{rest}"
-    return " ".join(filter(None, (text, _sureness(best, draws, draws_asked), _passed_over(options))))
-
-
-def _sureness(best: AdvisedOption, total: int, asked: int) -> str:
-    """The share of draws in which the first option is the fastest, or close to it; "" for one draw alone."""
-    if total < 2:
-        return ""
-    near = f"within {100 * NEAR:.0f} % of the best in {best.near_in}"
-    text = f"{best.candidate.title} is first in {best.first_in} of {total} draws, and {near}."
-    rest = asked - total
-    return f"{text} The other {rest} draws were left out, since these are alike." if rest else text
-
-
-def _passed_over(options: Sequence[AdvisedOption]) -> str:
-    """The options that are predicted to be faster than the first, and why they are not advised."""
-    first_s = options[0].prediction.seconds
-    faster = [option for option in options[1:] if option.prediction.seconds < first_s and option.fits]
-    if not faster:
-        return ""
-    reasons = "; ".join(dict.fromkeys(option.extrapolated for option in faster))
-    titles = names([option.candidate.title for option in faster])
-    if len(faster) == 1:
-        time = f"{number(faster[0].prediction.seconds * 1e3)} ms"
-        return (
-            f"{titles} ({time}) is predicted to be faster, but stands behind what was measured, within "
-            f"its interval: {reasons}."
-        )
-    return (
-        f"{titles} are predicted to be faster, but stand behind what was measured, within their "
-        f"intervals: {reasons}."
-    )
-
-
 def advise(
     mask: Mask | str,
     *,
@@ -221,13 +170,15 @@ def advise(
         num_q_heads, num_kv_heads: 64 and 8 if neither is given, or the head groups of a mask that has
             several; as many KV heads as query heads if only these are given.
         head_dim, dtype: 128 and bf16 if not given.
-        direction: `fwd`, `bwd`, or `both` as in training, the default.
-        profile: of messages, a name in `config/hardware.yaml`.
+        direction: `fwd`, `bwd`, or `both` as in training, the default, which `fwd+bwd` is another name of.
+        profile: of messages, a name in `config/hardware.yaml`; that of the GPU if not given, and the answer
+            says so.
         gpu: model of GPU in that file; the one of the profile if not given. Without records of it, kernels
             are scaled by its peak.
         memory_bytes: of a GPU, that may be used; all of it if not given.
         ranks_per_node: GPUs of a node, instead of those of the profile.
-        kernels, strategies: names; those that are worth comparing if not given.
+        kernels, strategies: names; those that are worth comparing if not given. A strategy may have
+            parameters and a kernel, as in answers: "usp[heads=2]+band".
         fitted: models of kernels; those of the project's records if not given.
         draws: sequences that times are predicted for, of a mask that is drawn; 8 if not given. Fewer, if the
             first three are alike.
@@ -371,8 +322,14 @@ def options_of(
         return not option.fits, counted, option.prediction.seconds
 
     ordered = sorted(forecasts.ways, key=place)
-    ties = [is_tied(way, ordered[0], forecasts, question) for way in ordered]
-    return [(way, replace(built[id(way)], tied=tied)) for way, tied in zip(ordered, ties, strict=True)]
+    best_s = built[id(ordered[0])].prediction.seconds
+
+    def placed(way: WayForecasts, number: int) -> AdvisedOption:
+        option = built[id(way)]
+        tied = is_tied(way, ordered[0], forecasts, question)
+        return replace(option, tied=tied, place=number, share=min(best_s / option.prediction.seconds, 1.0))
+
+    return [(way, placed(way, number)) for number, way in enumerate(ordered, 1)]
 
 
 def _option_of(

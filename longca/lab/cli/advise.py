@@ -65,15 +65,17 @@ def command(
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
-    direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
+    direction: Annotated[
+        str, typer.Option("--direction", "-d", help="fwd, bwd, or both: the sum, also as fwd+bwd")
+    ] = "both",
     node: Annotated[
         int | None, typer.Option(help="GPUs of a node  [default: as in the profile]", show_default=False)
     ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
-            help="Messages, by a name in config/hardware.yaml or a file of `longca probe`  [default: "
-            "h200-copy-engines]",
+            help="Messages, by a name in config/hardware.yaml or a file of `longca probe`  [default: that of "
+            "the GPU; without one h200-copy-engines]",
             show_default=False,
         ),
     ] = None,
@@ -97,7 +99,8 @@ def command(
         typer.Option(
             "--strategy",
             "-c",
-            help="Only these strategies; those in the style of the study, too",
+            help="Only these strategies, perhaps with a kernel: usp,ring_p2p+fa3; those in the style of the "
+            "study, too",
             show_default=False,
         ),
     ] = "",
@@ -181,7 +184,8 @@ def _choose(advice: Advice, gpu: str | None) -> str:
         f"{key}={value}" for key, value in question.mask_params.items() if value != usual_params[key]
     )
     mask = f"{question.mask.name}:{params}" if params else question.mask.name
-    direction = question.directions[0] if len(question.directions) == 1 else "both"
+    # advice about both is about their sum, which `longca choose` ranks under that name
+    direction = question.directions[0] if len(question.directions) == 1 else "fwd+bwd"
     seqlen = question.mask.seqlen_k
     options = {
         "-s": (format_tokens(seqlen), USUAL_SEQLEN),
@@ -190,7 +194,7 @@ def _choose(advice: Advice, gpu: str | None) -> str:
         "--head-dim": (str(call.head_dim), str(USUAL_HEAD_DIM)),
         "--dtype": (call.dtype, USUAL_DTYPE),
         "-w": (str(question.gpus), "1"),
-        "-d": (direction, "both"),
+        "-d": (direction, ""),
         "--gpu": (shlex.quote(gpu) if gpu else None, None),
         "--corpus": (question.corpus, usual_corpus(seqlen) if question.corpus else None),
     }
@@ -267,6 +271,7 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
         "90 %",
         *(["first"] if drawn else []),
         "rate",
+        "of best",
         "memory",
         *(["limited by"] if limits else []),
     ]
@@ -277,6 +282,7 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
             f"{number(option.low_s * 1e3)}–{number(option.high_s * 1e3)}",
             *([f"{option.first_in}/{len(option.by_seed)}"] if drawn else []),
             number(option.tflops),
+            option.share_text,
             format_bytes(option.prediction.memory_bytes) + ("" if option.fits else ", too much"),
             *([option.prediction.limit.replace(", ", " ")] if limits else []),
         ]
@@ -320,9 +326,11 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
         seed = f" in seed {advice.seeds[0]}" if drawn else ""
         limit = advice.best.prediction.limit
         print_filled(f"The first is {advice.best.candidate.how}{seed}; limited by {limit}.")
+    for measured in advice.measured:
+        print_filled(f"{measured}.")
     for change in advice.changes:
         print_filled(f"It would change: {change}.")
-    for assumption in advice.assumptions:
+    for assumption in filter(None, (question.assumed_profile, *advice.assumptions)):
         print_filled(f"Assumed: {assumption}.")
     print_filled(f"Times are of {advice.protocol}.")
     if advice.defaults:

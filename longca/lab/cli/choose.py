@@ -54,7 +54,12 @@ def command(
     heads: Annotated[str, typer.Option(help="Query and KV heads")] = USUAL_HEADS,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of one head")] = USUAL_HEAD_DIM,
     dtype: Annotated[str, typer.Option(help="bf16, fp16 or fp32")] = USUAL_DTYPE,
-    direction: Annotated[str, typer.Option("--direction", "-d", help="fwd, bwd or both")] = "both",
+    direction: Annotated[
+        str,
+        typer.Option(
+            "--direction", "-d", help="fwd, bwd, both (each by itself) or fwd+bwd (their sum, as in training)"
+        ),
+    ] = "both",
     world: Annotated[
         int,
         typer.Option("--world", "--gpus", "-w", min=1, help="Ranks of context parallelism; 1 for one device"),
@@ -140,8 +145,7 @@ def command(
 def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     import textwrap
 
-    from longca.lab.ranking.sentences import WITH_RESTS
-    from longca.lab.report.decide.views import share_text
+    from longca.lab.ranking.sentences import WITH_RESTS, place_text
     from longca.lab.report.series import rate_unit
     from longca.lab.store.text import number, plural
 
@@ -157,14 +161,16 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
                 number(placed.ms),
                 number(placed.tflops * unit.factor),
                 unit.span(placed.low, placed.high),
-                ""
-                if placed.is_alone
-                else share_text(placed.share) + (" tie" if placed.tied and placed.place > 1 else ""),
+                "" if placed.is_alone else place_text(placed.share, placed.place, placed.tied),
                 placed.num_samples,
             ]
             for method, placed in ranking.methods
         ],
     )
+    if ranking.is_drawn:
+        print_filled(ranking.draws_text)
+        if ranking.over_draws and len(ranking.shared_draws) < 2:
+            print_command("By prediction over draws:", ranking.over_draws)
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))
     if ranking.earlier:

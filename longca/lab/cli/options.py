@@ -44,7 +44,7 @@ StrategyFilter = Annotated[
     typer.Option(
         "--strategy",
         "-c",
-        help="Only these strategies; '!*' for kernels alone",
+        help="Only these strategies, perhaps with a kernel: 'usp,ring_p2p+fa3'; '!*' for kernels alone",
         autocompletion=_names("strategy"),
     ),
 ]
@@ -257,7 +257,6 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
     from rich.table import Table
 
     console = _console()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     texts = [
         [
             "" if value is None else f"{value:,}" if isinstance(value, int) else escaped(str(value))
@@ -267,14 +266,18 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
     ]
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
     headings = columns
-    if sum(widths) + _GAP * (len(columns) - 1) + _EDGES > console.width:
+    gaps = len(columns) - 1
+    is_tight = sum(widths) + _GAP * gaps + _EDGES > console.width
+    gap = _TIGHT_GAP if is_tight else _GAP
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=is_tight)
+    if sum(widths) + gap * gaps + _EDGES > console.width:
         rest = [max(map(len, column), default=0) for column in zip(*texts, strict=True)] or [0] * len(columns)
         headings = [
             "\n".join(name.split()) if len(name) > width else name
             for name, width in zip(columns, rest, strict=True)
         ]
         widths = [max(width, *map(len, name.split("\n"))) for name, width in zip(headings, rest, strict=True)]
-    whole = _whole_columns(widths, console.width)
+    whole = _whole_columns(widths, console.width, gap)
     for index, column in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
         table.add_column(
@@ -293,10 +296,11 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]], caption: 
 
 
 _GAP = 3  # between the columns of a table
+_TIGHT_GAP = 2  # where the table is too wide otherwise
 _EDGES = 2  # left and right of it
 
 
-def _whole_columns(widths: list[int], room: int) -> set[int]:
+def _whole_columns(widths: list[int], room: int, gap: int) -> set[int]:
     """The columns that need not be wrapped, the narrowest first, with room left for the others."""
     whole: set[int] = set()
     least = 10  # of a column that is wrapped
@@ -305,7 +309,7 @@ def _whole_columns(widths: list[int], room: int) -> set[int]:
             min(least, width) for other, width in enumerate(widths) if other not in whole and other != index
         )
         if (
-            sum(widths[other] for other in whole) + widths[index] + rest + _GAP * (len(widths) - 1) + _EDGES
+            sum(widths[other] for other in whole) + widths[index] + rest + gap * (len(widths) - 1) + _EDGES
             <= room
         ):
             whole.add(index)

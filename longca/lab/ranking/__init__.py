@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from longca.lab.ranking.repeats import is_told_apart, repeat_pairs
     from longca.lab.ranking.resolution import Resolution, Resolutions, is_plausible
     from longca.lab.ranking.tally import Tally, num_open, num_played_off, tallies
+    from longca.lab.ranking.total import total_standing
 else:
     __getattr__, __dir__ = face(__name__)
 
@@ -52,5 +53,6 @@ __all__ = [
     "standing",
     "table",
     "tallies",
+    "total_standing",
     "words_of",
 ]

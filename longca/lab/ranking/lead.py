@@ -96,7 +96,7 @@ def compare(
         log(ratio),
         _of_mean([below for below, _ in widths]),
         _of_mean([above for _, above in widths]),
-        resolution.of_mean(len(pairs)),
+        resolution.of_mean(sum(min(own.num_independent, other.num_independent) for own, other in pairs)),
         farthest,
         resolution,
         rests,

@@ -43,6 +43,23 @@ class Measurement:
     """others used the device meanwhile"""
     rests: bool = False
     """the GPU rested after each call"""
+    parts: tuple[Measurement, ...] = field(default=(), repr=False)
+    """of a total (`longca.lab.ranking.total`): the measurements whose times add up"""
+
+    @property
+    def num_cells(self) -> int:
+        return len(self.parts) or 1
+
+    @property
+    def num_samples(self) -> int:
+        return sum(part.num_samples for part in self.parts) if self.parts else len(self.times_ms)
+
+    @property
+    def num_independent(self) -> float:
+        """Of a total, the number of equal cells whose sum varies as much as it does, if each cell varies by
+        itself: from 1, where one part takes nearly all of the time, to the number of parts."""
+        times = [median(part.times_ms) for part in self.parts]
+        return sum(times) ** 2 / sum(time * time for time in times) if times else 1.0
 
     @classmethod
     def timed(cls, times_ms: Collection[float], work: float = 1e3, **facts: Any) -> Measurement:

@@ -123,6 +123,16 @@ class Standing:
         """It is a mean over cases with rests and cases without."""
         return 0 < self.num_rested < self.num_cases
 
+    @property
+    def shared_draws(self) -> dict[int, bool]:
+        """Seed → whether the first has the highest rate there, of the draws that it and another method
+        have."""
+        rates = [{record.seed: record.rate for record in entry.point.best_known} for entry in self.entries]
+        others = {
+            seed: [of_other[seed] for of_other in rates[1:] if seed in of_other] for seed in sorted(rates[0])
+        }
+        return {seed: rates[0][seed] >= max(of_seed) for seed, of_seed in others.items() if of_seed}
+
     def entry(self, method: str) -> RankedMethod | None:
         return next((entry for entry in self.entries if entry.method == method), None)
 

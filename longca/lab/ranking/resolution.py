@@ -61,7 +61,7 @@ class Resolution:
         """The largest difference that means nothing: "3.8 %"."""
         return percent(expm1(self.log_ratio))
 
-    def of_mean(self, count: int) -> float:
+    def of_mean(self, count: float) -> float:
         """The logarithm for a mean over so many cells."""
         return self.log_ratio * (self.common + (1 - self.common) / count) ** 0.5
 

@@ -27,6 +27,11 @@ def share_text(share: float) -> str:
     return f"{floor(100 * share + 1e-9)} %"
 
 
+def place_text(share: float, place: int, is_tied: bool) -> str:
+    """The share of a method, and whether it is not told apart from the first: "98 % tie"."""
+    return share_text(share) + (" tie" if is_tied and place > 1 else "")
+
+
 def ahead(ratio: float) -> str:
     """1.08 → "8.0 % faster than"; 3.1 → "3.10 times as fast as"."""
     return f"{_difference(ratio - 1)} faster than" if ratio < 2 else f"{number(ratio)} times as fast as"

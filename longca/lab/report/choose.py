@@ -3,20 +3,21 @@ ones."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from longca.core import format_length
+from longca.core import Registry, format_length
 from longca.lab.ranking.sentences import field_text
 from longca.lab.ranking.table import COLUMNS as RANKING
 from longca.lab.ranking.table import resolutions_of
 from longca.lab.report.decide.heat_map import HeatMap, Placed
+from longca.lab.report.decide.totals import TOTAL, WORDS, total_views
 from longca.lab.report.decide.views import decision
 from longca.lab.report.series import DIRECTIONS, RESOLUTIONS, is_earlier, join, labelled
 from longca.lab.store.table import is_ranked
-from longca.lab.studies import usual_corpus
+from longca.lab.studies import SETTING_AXES as AXES
+from longca.lab.studies import setting_distance, usual_corpus
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,18 +60,6 @@ _OWN = (
 COLUMNS = tuple(dict.fromkeys((*_OWN, *RANKING)))
 """required columns of the derived table"""
 SAME_BITS = "same bits in every run"
-AXES = ("seqlen", "new_tokens", "num_q_heads", "num_kv_heads", "head_dim", "dtype", "direction", "world")
-WEIGHTS = {
-    "direction": 16.0,
-    "dtype": 8.0,
-    "world": 4.0,
-    "head_dim": 4.0,
-    "num_q_heads": 2.0,
-    "num_kv_heads": 1.0,
-    "seqlen": 1.0,
-}
-"""weights of the axes for nearest settings, if a question has no answer; numbers differ by their logarithm"""
-NEW_WEIGHT = 4.0  # of the share of new tokens, likewise
 
 
 @dataclass(frozen=True)
@@ -88,6 +77,7 @@ class CallQuestion:
     head_dim: int
     dtype: str
     direction: str
+    """`fwd`, `bwd`, or `TOTAL` for the sum of both"""
     world: int = 1
     """ranks; 1 is one device without context parallelism"""
     corpus: str | None = None
@@ -117,10 +107,7 @@ class CallQuestion:
     def __str__(self) -> str:
         documents = f"documents of {self.corpus}" if self.corpus else ""
         return join(
-            self.mask_text,
-            documents,
-            _setting({axis: getattr(self, axis) for axis in AXES}),
-            SAME_BITS if self.deterministic else "",
+            self.mask_text, documents, _setting(_setting_of(self)), SAME_BITS if self.deterministic else ""
         )
 
 
@@ -149,11 +136,31 @@ class CallRanking:
     """of the masks that were measured"""
     deterministic: bool = False
     """the gradients of its methods were found to have the same bits in every run"""
+    is_drawn: bool = False
+    """the seed changes the mask"""
+    shared_draws: Mapping[int, bool] = field(default_factory=dict)
+    """seed → whether the first is the fastest there, of the draws that it and another method have"""
+    over_draws: str = ""
+    """the command that predicts over draws; "" for a mask that is not drawn"""
 
     @property
     def place(self) -> str:
         """The GPU and the direction."""
-        return f"{' and '.join(self.devices)}, {DIRECTIONS[self.direction]}"
+        return f"{' and '.join(self.devices)}, {WORDS[self.direction]}"
+
+    @property
+    def draws_text(self) -> str:
+        """Over how many draws it was taken, and in how many of them the first is the fastest; "" for a mask
+        that is not drawn."""
+        if not self.is_drawn:
+            return ""
+        num_draws = len(self.seeds)
+        if num_draws < 2:
+            return f"This is one draw of the mask (seed {self.seeds[0]}): another may rank otherwise."
+        shared = len(self.shared_draws)
+        won = f"{self.methods[0][0]} is the fastest in {sum(self.shared_draws.values())}"
+        of = "of them" if shared == num_draws else f"of {shared}, since no more have it beside another method"
+        return f"Ranked over {num_draws} draws of the mask: {won} {of}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -169,6 +176,8 @@ class CallRanking:
         ]
         return {"finding": self.finding, "setting": self.setting, "mask": self.mask, "mask_params": self.params,  # noqa: E501
                 "corpora": list(self.corpora), "seeds": list(self.seeds), "direction": self.direction,
+                "draws": self.draws_text, "draws_shared": len(self.shared_draws),
+                "draws_first_won": sum(self.shared_draws.values()), "over_draws": self.over_draws,
                 "deterministic": self.deterministic, "rests": self.rests,
                 "devices": list(self.devices), "studies": list(self.studies),
                 "earlier": self.earlier, "num_cells": self.num_cells, "num_samples": self.num_samples,
@@ -195,7 +204,8 @@ def rankings(
     """
     asked = _of_mask(table, question)
     for axis in AXES:
-        asked = asked.loc[asked[axis] == getattr(question, axis)]
+        wanted = list(DIRECTIONS) if getattr(question, axis) == TOTAL else [getattr(question, axis)]
+        asked = asked.loc[asked[axis].isin(wanted)]
     usual = asked.corpus == usual_corpus(question.seqlen)
     if question.corpus is not None or usual.any():
         asked = asked.loc[usual if question.corpus is None else asked.corpus == question.corpus]
@@ -206,7 +216,8 @@ def rankings(
     if decided is None:
         return []
     named = labelled(asked)
-    return [_ranking(question, view, mask, named) for view in decided.views for mask in view.masks]
+    views = total_views(decided.views) if question.direction == TOTAL else decided.views
+    return [_ranking(question, view, mask, named) for view in views for mask in view.masks]
 
 
 def rankings_by_study(
@@ -257,9 +268,15 @@ def _num_usual(ranking: CallRanking, question: CallQuestion) -> int:
 def nearest_settings(table: pd.DataFrame, question: CallQuestion, count: int = 3) -> list[str]:
     """The differences of the nearest settings with records of this mask, nearest first; none without
     records."""
-    ok = _of_mask(table, question)
-    settings = ok.loc[ok.status == "ok", list(AXES)].drop_duplicates().to_dict("records")
-    by_distance = sorted(settings, key=lambda setting: (_distance(setting, question), setting["seqlen"]))
+    rows = _of_mask(table, question)
+    known = rows.loc[rows.status == "ok", list(AXES)].drop_duplicates()
+    if question.direction == TOTAL:  # settings with both directions
+        others = [axis for axis in AXES if axis != "direction"]
+        known = known.loc[known.duplicated(others)].assign(direction=TOTAL)
+    settings = known.to_dict("records")
+    by_distance = sorted(
+        settings, key=lambda setting: (setting_distance(setting, _setting_of(question)), setting["seqlen"])
+    )
     return [_setting(setting, question) for setting in by_distance[:count]]
 
 
@@ -282,7 +299,7 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
     of_case = asked.loc[(asked.mask_label == mask) & (asked.setting == view.keys[mask].setting)]
     reasons = dict(zip(of_case.cell_id, of_case.reason, strict=True))
     missing = sorted(
-        (method, status, reasons[cell_id])
+        (method, status, reasons.get(cell_id, ""))
         for (name, method), (status, cell_id) in view.missing.items()
         if name == mask
     )
@@ -292,7 +309,7 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
     setting = join(
         f"{question.mask} ({', '.join(params)})" if params else question.mask,
         f"documents of {documents}" if documents else "",
-        _setting({axis: getattr(question, axis) for axis in AXES}),
+        _setting(_setting_of(question)),
     )
     earlier = set(ran.method[is_earlier(ran)])
     case = view.cases[mask]
@@ -315,20 +332,23 @@ def _ranking(question: CallQuestion, view: HeatMap, mask: str, asked: pd.DataFra
         question.mask,
         ", ".join(params),
         tuple(sorted(set(ran.corpus) - {""})),
-        tuple(sorted(set(map(int, ran.seed)))),
+        tuple(sorted({part.seed for entry in case.entries for part in entry.point.best_known})),
         question.deterministic,
+        _is_drawn(question, params),
+        case.shared_draws,
     )
 
 
-def _distance(setting: dict[str, Any], question: CallQuestion) -> float:
-    shares = setting["new_tokens"] / setting["seqlen"], question.new_tokens / question.seqlen
-    total = NEW_WEIGHT * abs(math.log2(shares[0] / shares[1]))
-    for axis, weight in WEIGHTS.items():
-        own = setting[axis]
-        other = getattr(question, axis)
-        if own != other:
-            total += weight * (1.0 if isinstance(other, str) else abs(math.log2(own / other)))
-    return total
+def _is_drawn(question: CallQuestion, recorded: Sequence[str]) -> bool:
+    """True if the seed changes the mask with these recorded parameters, "window=512" each."""
+    pattern = Registry("mask").load(question.mask)
+    given = dict(pair.split("=", 1) for pair in recorded)
+    params = {key: given.get(key, usual) for key, usual in question.usual_params.items()}
+    return pattern.draws(pattern.Params(**params))
+
+
+def _setting_of(question: CallQuestion) -> dict[str, Any]:
+    return {axis: getattr(question, axis) for axis in AXES}
 
 
 def _setting(values: dict[str, Any], other: CallQuestion | None = None) -> str:
@@ -349,7 +369,7 @@ def _setting(values: dict[str, Any], other: CallQuestion | None = None) -> str:
         "num_kv_heads": heads,
         "head_dim": f"head dim {values['head_dim']}",
         "dtype": values["dtype"],
-        "direction": DIRECTIONS[values["direction"]],
+        "direction": WORDS[values["direction"]],
     }
     return join(
         *dict.fromkeys(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Source,
     )
     from longca.lab.studies.select import Selection, loadable
+    from longca.lab.studies.setting import SETTING_AXES, setting_distance
     from longca.lab.studies.strategies import strategy_of
     from longca.lab.studies.study import Study, load_study, study_path
     from longca.lab.studies.tables import mask_table, sample_table
@@ -46,6 +47,7 @@ __all__ = [
     "DRAWS",
     "LATER_FIELDS",
     "SCHEMA_VERSION",
+    "SETTING_AXES",
     "STATUSES",
     "USUAL_DTYPE",
     "USUAL_HEADS",
@@ -81,6 +83,7 @@ __all__ = [
     "refuse_option_names",
     "sample_table",
     "samples",
+    "setting_distance",
     "settings",
     "strategy_of",
     "study_path",

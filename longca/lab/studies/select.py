@@ -29,6 +29,7 @@ class Selection(Frozen):
 
     kernel: str = ""
     strategy: str = ""
+    """"usp", or with its kernel: "usp+band" """
     mask: str = ""
     direction: str = ""
     seqlen: str = ""
@@ -51,7 +52,10 @@ class Selection(Frozen):
         }
         chosen = cells
         for axis, text in axes.items():
-            if text:
+            if text and axis == "strategy" and "+" in text:
+                accepted = _names(axis, _as_ways(text), set(map(_way, cells)))
+                chosen = [cell for cell in chosen if _way(cell) in accepted]
+            elif text:
                 accepted = _names(axis, text, {getattr(cell, axis) for cell in cells})
                 chosen = [cell for cell in chosen if getattr(cell, axis) in accepted]
         for axis in ("seqlen", "new_tokens", "world", "seed"):
@@ -82,6 +86,16 @@ def _names(axis: str, text: str, present: set[str | None]) -> set[str | None]:
             raise unknown(f"{axis} in this study", part.removeprefix("!"), known)
         (refused if part.startswith("!") else wanted).update(matching)
     return (wanted if any(not part.startswith("!") for part in parts) else present) - refused
+
+
+def _way(cell: Cell) -> str | None:
+    """ "usp+band"; None without a strategy."""
+    return f"{cell.strategy}+{cell.kernel}" if cell.strategy else None
+
+
+def _as_ways(text: str) -> str:
+    """Filters of strategies, each with a kernel: any kernel where none is named."""
+    return ",".join(part if "+" in part else f"{part}+*" for part in map(str.strip, text.split(",")) if part)
 
 
 def _is_within(value: int | None, ranges: list[tuple[int, int]]) -> bool:

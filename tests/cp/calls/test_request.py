@@ -27,6 +27,12 @@ from tests.helpers.cp.public_calls import results
         ),
         ("baseline", "a peer that studies compare with"),
         ("kernel", "Kernel 'band' is unavailable here"),
+        (
+            "two kernels",
+            "Strategy 'usp[heads=1]+band' names kernel 'band', and kernel 'naive' is given. Give strategy "
+            "'usp[heads=1]' with the kernel that you want",
+        ),
+        ("kernel of a way", "Kernel 'band' is unavailable here"),
         ("group", "Argument 'group' is of type int"),
         ("timeout", "Argument 'timeout' is 0"),
         ("messages", "Argument 'messages' is 'mpi'"),

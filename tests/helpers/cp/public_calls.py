@@ -213,6 +213,8 @@ def refusals(cp: ContextParallel, rank: int) -> dict[str, str]:
         "does not fit": plan(strategy="usp(heads=3)"),
         "baseline": plan(strategy="yunchang"),
         "kernel": plan(kernel="band"),
+        "two kernels": plan(strategy="usp[heads=1]+band", kernel="naive"),
+        "kernel of a way": plan(strategy="usp+band"),
         "group": plan(group=3),
         "timeout": plan(timeout=0),
         "messages": plan(messages="mpi"),

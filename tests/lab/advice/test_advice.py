@@ -15,7 +15,7 @@ import longca
 from longca.core.errors import UserError
 from longca.core.schema import parse
 from longca.lab.advice import draws, question, ranking
-from longca.lab.advice.question import USUAL_NETWORK
+from longca.lab.advice.machine import USUAL_NETWORK
 from longca.lab.advice.ranking import Advice, advise
 from longca.lab.cli.advise import command
 from longca.lab.studies.study import Study
@@ -249,7 +249,7 @@ def test_the_command_prints_a_ranking_and_writes_the_study(tmp_path):
     [row] = [
         line for line in done.stdout.splitlines() if line.startswith(" ring_allgather+band") and "/3 " in line
     ]
-    assert len(row) <= 80 and len(row.split()) == 7, "no number is broken"
+    assert len(row) <= 80 and len(row.split()) == 9 and " 100 % " in row, "no number is broken"
     content = yaml.safe_load((tmp_path / "check.yaml").read_text())
     assert (
         content["grids"][0]["corpus"] == "prolong64k"
@@ -305,6 +305,8 @@ def test_a_network_that_is_not_known_moves_all_ways():
     )
     first, *others = advice.options
     apart = [option for option in others if not option.tied]
+    assert "tie" not in first.share_text and first.share_text == "100 %"
+    assert all(option.share_text.endswith(" % tie") == option.tied for option in others)
     assert first.tied and any(option.mean_low_s <= first.prediction.seconds for option in apart)
     assert all(option.first_in == 0 for option in apart)
 

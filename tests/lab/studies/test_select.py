@@ -57,6 +57,10 @@ def among(check: Callable[[Cell], bool]) -> list[Cell]:
         ({}, CELLS),
         ({"kernel": "flex"}, among(lambda c: c.kernel == "flex")),
         ({"kernel": "sdpa, flex"}, among(lambda c: c.kernel in ("sdpa", "flex"))),
+        ({"strategy": "usp+naive"}, among(lambda c: c.strategy == "usp")),
+        ({"strategy": "usp+naive,ulysses"}, among(lambda c: c.strategy is not None)),
+        ({"strategy": "!usp+naive"}, among(lambda c: c.strategy != "usp")),
+        ({"strategy": "usp+naive", "kernel": "naive"}, among(lambda c: c.strategy == "usp")),
         ({"mask": "causal*"}, among(lambda c: c.mask.startswith("causal"))),
         ({"mask": "causal*,!causal_document"}, among(lambda c: c.mask == "causal")),
         ({"mask": "!full"}, among(lambda c: c.mask != "full")),
@@ -99,6 +103,11 @@ def test_what_passes(filters: dict[str, str], expected: list[Cell]):
             {"kernel": "sdpa", "seqlen": "8K"},
             "No cell of the study is left: no cell passes kernel 'sdpa', seqlen '8K'. Loosen the filters",
         ),
+        (
+            {"kernel": "flex", "strategy": "usp+naive"},
+            "no cell passes kernel 'flex', strategy 'usp+naive'. Loosen the filters",
+        ),
+        ({"strategy": "usp+nave"}, "Unknown strategy in this study 'usp+nave': did you mean 'usp+naive'"),
         ({"kernel": "!*"}, "No cell of the study is left"),
     ],
 )

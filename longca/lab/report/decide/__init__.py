@@ -6,7 +6,8 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.lab.report.decide import cases, views
-    from longca.lab.report.decide.choice import DIRECTIONS, answer, choose, question_of
+    from longca.lab.report.decide.call_question import question_of
+    from longca.lab.report.decide.choice import DIRECTIONS, answer, choose
     from longca.lab.report.decide.heat_map import SHORT_STATUS
     from longca.lab.report.decide.repeats import RepeatRow, repeat_rows
 else:

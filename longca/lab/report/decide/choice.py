@@ -10,16 +10,20 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from longca.core import UserError, check_installed, check_name, given_heads, unknown, whole_number
+from longca.core import UserError, check_installed, unknown
+from longca.lab.ranking.sentences import place_text
 from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings, rankings_by_study
+from longca.lab.report.decide.call_question import question_of
 from longca.lab.report.decide.league import backward_only, proven_rows
+from longca.lab.report.decide.totals import TOTAL
 from longca.lab.studies import (
+    DRAWS,
     USUAL_DTYPE,
     USUAL_HEAD_DIM,
     USUAL_HEADS,
     USUAL_SEQLEN,
-    check_new_tokens,
     refuse_option_names,
+    usual_corpus,
 )
 
 if TYPE_CHECKING:
@@ -29,10 +33,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from longca.lab.report.choose import CallRanking
+    from longca.lab.report.decide.heat_map import Placed
     from longca.lab.store import UnusableFile
     from longca.masks import Mask
 
-DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd")}
+DIRECTIONS = {"fwd": ("fwd",), "bwd": ("bwd",), "both": ("fwd", "bwd"), TOTAL: (TOTAL,)}
 MOST_ROWS = 4  # of a ranking, in a notebook
 
 
@@ -83,22 +88,23 @@ class Choice:
         }
 
     def _repr_html_(self) -> str:
-        from longca.lab.store.text import number, percent
+        from longca.lab.store.text import number
 
         parts = []
         for ranking in self.rankings:
             rows = "".join(
                 f"<tr><td>{escape(method)}</td><td>{number(placed.ms)}</td><td>{number(placed.tflops)}</td>"
-                f"<td>{'' if placed.is_alone else percent(placed.share)}{' tie' if placed.tied and placed.place > 1 else ''}</td></tr>"  # noqa: E501
+                f"<td>{_share(placed)}</td></tr>"
                 for method, placed in ranking.methods[:MOST_ROWS]
             )
             left = len(ranking.methods) - MOST_ROWS
+            drawn = f"<p>{escape(ranking.draws_text)}</p>" if ranking.is_drawn else ""
             more = f"<p>{left} more in <code>rankings</code>.</p>" if left > 0 else ""
             parts.append(
                 f"<p><b>{escape(f'{ranking.place}: {ranking.finding}')}</b></p><p>"
                 f"{escape(ranking.setting)}</p><table><thead><tr>"
                 f"<th>method</th><th>ms</th><th>TFLOP/s</th><th>of "
-                f"best</th></tr></thead><tbody>{rows}</tbody></table>{more}"
+                f"best</th></tr></thead><tbody>{rows}</tbody></table>{more}{drawn}"
             )
         if self.defaults:
             parts.append(f"<p>Not given: {escape(self.not_given)}.</p>")
@@ -131,7 +137,8 @@ def choose(
         num_q_heads, num_kv_heads: 64 and 8 if neither is given; as many KV heads as query heads if only these
             are.
         head_dim, dtype: 128 and bf16 if not given.
-        direction: `fwd`, `bwd` or `both`, the default; each has a ranking of its own.
+        direction: `fwd`, `bwd` or `both`, the default; each has a ranking of its own. `fwd+bwd` ranks the sum
+            of both times, a training step's attention.
         gpus: ranks of context parallelism; 1, the default, for one device.
         gpu: only records of this model: "h100".
         corpus: of document lengths; the usual one for that length if it was measured.
@@ -164,87 +171,6 @@ def choose(
     )
     table, problems = load_columns(places_of(*sources), COLUMNS)
     return answer(table, question, direction, gpu=gpu, together=bool(sources), problems=problems)
-
-
-def question_of(
-    mask: Mask | str,
-    *,
-    seqlen: int | str | None,
-    num_q_heads: int | None,
-    num_kv_heads: int | None,
-    head_dim: int | None,
-    dtype: str | None,
-    gpus: int | None,
-    corpus: str | None,
-    params: dict[str, Any],
-    deterministic: bool = False,
-    new_tokens: int | str | None = None,
-) -> CallQuestion:
-    """Checks a question. Arguments are those of `choose`. Raises UserError."""
-    from longca.core import DTYPE_BYTES, Registry, format_length, parse_length
-
-    given = {"heads": num_q_heads or num_kv_heads, "head_dim": head_dim, "dtype": dtype, "gpus": gpus}
-    dtype = USUAL_DTYPE if dtype is None else dtype
-    check_name("dtype", dtype, DTYPE_BYTES)
-    by_name = isinstance(mask, str)
-    if not isinstance(mask, str):
-        if not getattr(mask, "name", ""):
-            raise UserError(
-                "Records know masks by their pattern",
-                why=f"this is {mask!r}",
-                todo="Give a name of `longca list masks`, or ask longca.advise",
-            )
-        defaults = Registry("mask").load(mask.name).resolve({})
-        params = {key: mask.params[key] for key in defaults if mask.params.get(key) != defaults[key]} | params
-        if mask.seqlen_q < mask.seqlen_k and new_tokens is None:
-            new_tokens = mask.seqlen_q
-        seqlen = mask.seqlen_k if seqlen is None else seqlen
-        corpus = mask.origin.corpus if corpus is None and mask.origin is not None else corpus
-        mask = mask.name
-    pattern = Registry("mask").load(mask)
-    usual = pattern.resolve(params)
-    if corpus is not None:
-        check_name("corpus", corpus, Registry("corpus").names())
-        if not pattern.uses_documents:
-            raise UserError(f"Mask '{mask}' has no documents", todo="Leave the corpus out")
-    try:
-        tokens = parse_length(USUAL_SEQLEN if seqlen is None else seqlen)
-        queries = None if new_tokens is None else parse_length(new_tokens)
-        if queries is not None:
-            check_new_tokens(queries, tokens)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    num_q_heads, num_kv_heads = given_heads(num_q_heads, num_kv_heads, USUAL_HEADS)
-    gpus = whole_number("The number of GPUs", 1 if gpus is None else gpus)
-    head_dim = whole_number("The head dim", USUAL_HEAD_DIM if head_dim is None else head_dim)
-    taken = {
-        "tokens": format_length(tokens),
-        "gpus": gpus,
-        "heads": f"{num_q_heads}:{num_kv_heads}",
-        "head_dim": head_dim,
-        "dtype": dtype,
-    }
-    given["tokens"] = seqlen
-    if by_name:
-        taken |= {key: value for key, value in usual.items() if value is not False}
-        given |= dict.fromkeys(usual) | params
-    defaults = {name: str(value) for name, value in taken.items() if given[name] is None}
-    return CallQuestion(
-        mask,
-        {key: usual[key] for key in params},
-        usual,
-        tokens,
-        num_q_heads,
-        num_kv_heads,
-        head_dim,
-        dtype,
-        "fwd",
-        gpus,
-        corpus,
-        defaults,
-        bool(deterministic),
-        queries,
-    )
 
 
 def answer(
@@ -290,13 +216,31 @@ def answer(
         raise _no_record(table, questions[0], direction, gpu)
     return Choice(
         questions[0],
-        tuple(ranking for ranking, _ in found),
+        tuple(_with_command(ranking, questions[0]) for ranking, _ in found),
         tuple(aside for _, aside in found),
         tuple(unanswered),
         tuple(problems),
         "" if question.deterministic else advise_command(question, direction, gpu),
         _defaults(questions[0], [ranking for ranking, _ in found], is_given or question.deterministic),
     )
+
+
+def _share(placed: Placed) -> str:
+    return "" if placed.is_alone else place_text(placed.share, placed.place, placed.tied)
+
+
+def _with_command(ranking: CallRanking, question: CallQuestion) -> CallRanking:
+    """The ranking with the command that predicts over draws, on its own GPU and with its corpus."""
+    from longca.core import load_hardware
+
+    model = load_hardware().find(ranking.devices[0])
+    if not ranking.is_drawn or model is None:
+        return ranking
+    corpus = ranking.corpora[0] if len(ranking.corpora) == 1 else None
+    usual = usual_corpus(question.seqlen)
+    asked = replace(question, corpus=None if corpus == usual else corpus)
+    command = advise_command(asked, ranking.direction, model.name)
+    return replace(ranking, over_draws=f"{command} --draws {DRAWS}")
 
 
 def _defaults(question: CallQuestion, rankings: list[CallRanking], direction_given: bool) -> dict[str, str]:
@@ -330,7 +274,7 @@ def advise_command(question: CallQuestion, direction: str = "both", gpu: str | N
         "--heads": f"{question.num_q_heads}:{question.num_kv_heads}",
         "--head-dim": str(question.head_dim),
         "--dtype": question.dtype,
-        "-d": direction,
+        "-d": "both" if direction == TOTAL else direction,  # which predicts their sum
         "-w": str(question.world),
         "--corpus": question.corpus or "",
         "--gpu": shlex.quote(gpu) if gpu else "",

@@ -189,7 +189,7 @@ def _view(switches: Switches, kept: Cases, outcomes: _Outcomes, order: list[str]
     keys = {key.mask_label: key for key in kept.standings}
     of_masks = {mask: kept.standings[key] for mask, key in keys.items()}
     entries = {
-        (mask, entry.method): _placed(case, entry)
+        (mask, entry.method): placed_in(case, entry)
         for mask, case in of_masks.items()
         for entry in case.entries
     }
@@ -228,7 +228,7 @@ def _number(text: str) -> tuple[int, str]:
     return (int(text), "") if text.isdigit() else (0, text)
 
 
-def _placed(case: Standing, entry: RankedMethod) -> Placed:
+def placed_in(case: Standing, entry: RankedMethod) -> Placed:
     cells = entry.point.best_known
     return Placed(
         entry.rate,
@@ -239,8 +239,8 @@ def _placed(case: Standing, entry: RankedMethod) -> Placed:
         entry.place,
         entry.is_tied or (entry.place == 1 and len(case.leaders) > 1),
         margin(case, entry.place),
-        sum(len(cell.times_ms) for cell in cells),
-        len(cells),
+        sum(cell.num_samples for cell in cells),
+        sum(cell.num_cells for cell in cells),
         cells[0].cell_id,
         not case.is_compared,
     )

@@ -1,7 +1,9 @@
 """`longca.choose`: the answer of `longca choose` as an object."""
 
+import json
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,8 @@ from longca.core.errors import UserError
 from longca.lab.report.decide.choice import Choice
 from longca.lab.store.export import export
 from longca.lab.studies.cell import Cell
+from longca.lab.studies.outcome import Unsupported
+from longca.lab.studies.record import Record
 from tests.helpers.ranking.league import dense_records, league_records
 from tests.helpers.records import record
 
@@ -110,3 +114,72 @@ def test_deterministic_methods_alone_are_ranked(tmp_path: Path):
     older = str(export(dense_records(), tmp_path / "older")[2])
     with pytest.raises(UserError, match="No record proves that gradients have the same bits in every run"):
         longca.choose("causal", older, seqlen="8K", deterministic=True)
+
+
+def calls(kernel: str, forward: float | None, backward: float | None, **fields: Any) -> list[Record]:
+    """Records of a kernel in both directions at these TFLOP/s; None stands for a refusal."""
+    made = []
+    for direction, tflops in (("fwd", forward), ("bwd", backward)):
+        asked: dict[str, Any] = {
+            "mask": "causal",
+            "seqlen": 16384,
+            "head_dim": 128,
+            "dtype": "bf16",
+            "direction": direction,
+            **fields,
+        }
+        cell = Cell(kind="kernel", kernel=kernel, num_q_heads=64, num_kv_heads=8, **asked)
+        outcome = Unsupported(reason="has no backward") if tflops is None else None
+        made.append(record(cell, outcome, tflops=tflops or 1.0, gpu=H200))
+    return made
+
+
+def test_forward_and_backward_together_are_ranked_by_the_sum_of_their_times(tmp_path: Path):
+    """The first forward is the last together, and what has no backward is left out with the reason."""
+    made = [*calls("fa3", 700.0, 420.0), *calls("fa4", 650.0, 560.0), *calls("flashinfer", 690.0, None)]
+    file = str(export(made, tmp_path)[2])
+    [each] = longca.choose("causal", file, seqlen="16K", direction="fwd").rankings
+    assert each.methods[0][0] == "fa3"
+    answer = longca.choose("causal", file, seqlen="16K", direction="fwd+bwd")
+    [together] = answer.rankings
+    assert answer.best == {f"{H200}, forward and backward together": "fa4"}
+    assert [method for method, _ in together.methods] == ["fa4", "fa3"]
+    apart = longca.choose("causal", file, seqlen="16K", direction="both").rankings
+    times = [dict(ranking.methods)["fa4"] for ranking in apart]
+    placed = dict(together.methods)["fa4"]
+    assert placed.ms == pytest.approx(sum(part.ms for part in times))
+    assert placed.num_cells == 2 and placed.num_samples == sum(part.num_samples for part in times)
+    work = sum(part.ms * part.tflops for part in times)
+    assert placed.tflops == pytest.approx(work / placed.ms) and placed.low < placed.tflops < placed.high
+    assert together.missing == [("flashinfer", "backward unsupported", "has no backward")]
+    assert "forward and backward together" in together.setting and "1 could not" in together.finding
+    assert json.loads(json.dumps(answer.to_dict()))["rankings"][0]["direction"] == "fwd+bwd"
+    assert answer.see_also == "longca advise -m causal -s 16K", "advice about both is about their sum"
+    with pytest.raises(UserError, match=r"forward and backward together: the nearest have 16K tokens"):
+        longca.choose("causal", file, seqlen="8K", direction="fwd+bwd")
+
+
+def test_a_ranking_says_over_how_many_draws_it_was_taken(tmp_path: Path):
+    documents = {"mask": "causal_document", "corpus": "prolong64k"}
+    rates = {0: (600.0, 500.0), 1: (600.0, 500.0), 2: (600.0, 700.0)}
+    made = [
+        row
+        for seed, (first, second) in rates.items()
+        for kernel, tflops in (("fa3", first), ("fa4", second))
+        for row in calls(kernel, tflops, tflops, seed=seed, **documents)
+    ]
+    file = str(export(made, tmp_path)[2])
+    for direction in ("fwd", "fwd+bwd"):
+        [ranking] = longca.choose("causal_document", file, seqlen="16K", direction=direction).rankings
+        assert ranking.draws_text == "Ranked over 3 draws of the mask: fa3 is the fastest in 2 of them."
+        plain = ranking.to_dict()
+        assert (plain["draws_shared"], plain["draws_first_won"]) == (3, 2)
+    one = str(export(made[:4], tmp_path / "one")[2])
+    answer = longca.choose("causal_document", one, seqlen="16K", direction="fwd")
+    [ranking] = answer.rankings
+    assert ranking.draws_text == "This is one draw of the mask (seed 0): another may rank otherwise."
+    assert ranking.over_draws == ("longca advise -m causal_document -s 16K -d fwd --gpu 'H200 SXM' --draws 8")
+    assert "This is one draw" in answer._repr_html_()
+    causal = str(export(calls("fa3", 600.0, 500.0), tmp_path / "causal")[2])
+    [ranking] = longca.choose("causal", causal, seqlen="16K", direction="fwd").rankings
+    assert not ranking.draws_text and not ranking.over_draws, "the mask is not drawn"
