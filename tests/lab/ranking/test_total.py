@@ -2,6 +2,7 @@
 
 from math import exp, hypot, sqrt
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,14 @@ from longca.lab.ranking.total import total_measurement, total_point, total_stand
 SPREAD = (0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03)
 
 
-def cell(ms: float, work: float = 1e3, **facts: object) -> Measurement:
+def cell(ms: float, work: float = 1e3, **facts: Any) -> Measurement:
     """Samples around a time of so much work, on one device in one run."""
-    usual = {"device": "NVIDIA H200", "unit": "GPU-1", "run": "one"}
+    usual: dict[str, Any] = {"device": "NVIDIA H200", "unit": "GPU-1", "run": "one"}
     return Measurement.timed([ms * each for each in SPREAD], work, **(usual | facts))
 
 
 def case(**times_ms: float | list[Measurement]) -> Standing:
-    cells = {name: [cell(ms)] if isinstance(ms, float) else ms for name, ms in times_ms.items()}
+    cells = {name: [cell(ms)] if isinstance(ms, (int, float)) else ms for name, ms in times_ms.items()}
     return standing([MeasuredPoint(name, tuple(of_method)) for name, of_method in cells.items()])
 
 
