@@ -15,11 +15,13 @@ if TYPE_CHECKING:
         missing_modules,
     )
     from longca.kernels.sinks import backward_with_sinks, forward_with_sinks
+    from longca.kernels.sizes import CallSizes
 else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
     "UNIT_ROWS",
+    "CallSizes",
     "Contribution",
     "Forward",
     "Kernel",
