@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from longca.core import Answer, CallSpec, Frozen, Plugin, Scalar, parse
-from longca.kernels import CallSizes, missing_modules
-from longca.masks import LazyMask, whole_mask
+from longca.kernels import CallSizes, missing_modules, part_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Forward, Kernel, Problem
-    from longca.masks import Mask, Traits
+    from longca.masks import LazyMask, Mask, Traits
 
     Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
     """dq, dk, dv, and in float32 that of the sinks, if there are any"""
@@ -223,9 +222,7 @@ class Strategy(Plugin):
         calls = self.local_calls(mask.traits, call, world)
         assert not isinstance(calls, str), "`refusal` has been asked"
         keys = 2 * CallSizes(call, mask.traits).keys * (2 if call.direction == "bwd" else 1)
-        of_kernel = (
-            kernel.buffer_bytes(local, LazyMask(traits, lambda: whole_mask(mask))) for local, traits in calls
-        )
+        of_kernel = (kernel.buffer_bytes(local, part_of(mask, traits)) for local, traits in calls)
         return keys + max(of_kernel, default=0)
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
@@ -297,14 +294,6 @@ class HeadStrategy(Strategy):
             ValueError: heads cannot be divided by these weights.
         """
         raise NotImplementedError
-
-    def buffer_bytes(
-        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
-    ) -> int:
-        from longca.cp.schedule.memory import buffer_bytes
-
-        work = self.partition_call(whole_mask(mask), call, world, kernel, device_type)
-        return buffer_bytes(work, call, kernel)
 
     def prepare(
         self, problem: Problem, kernel: Kernel, comm: Comm, weights: ChunkWeights | None = None

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core import CallSpec
+from longca.masks import LazyMask, whole_mask
 
 if TYPE_CHECKING:
-    from longca.masks import Traits
+    from longca.masks import Mask, Traits
 
 FLOAT_BYTES = 4
 ROUNDED_ROWS = 128  # kernels of the FlashAttention family give each packed segment so many more rows of sums
@@ -115,3 +116,9 @@ class CallSizes:
     @property
     def _num_k(self) -> int:
         return self.traits.seqlen_k * self.call.num_kv_heads * self.call.head_dim
+
+
+def part_of(mask: Mask | LazyMask, traits: Traits) -> LazyMask:
+    """A part of a mask with these traits. Where a kernel asks for more than these, the whole mask stands for
+    the part."""
+    return LazyMask(traits, lambda: whole_mask(mask))

@@ -16,15 +16,14 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from longca.kernels import CallSizes
-from longca.masks import LazyMask, whole_mask
+from longca.kernels import CallSizes, part_of
 
 if TYPE_CHECKING:
     import torch
 
     from longca.core import CallSpec
     from longca.kernels import Kernel
-    from longca.masks import Mask
+    from longca.masks import LazyMask, Mask
 
 VERSION = "2.8.3"  # the signatures are those of this version
 KERNELS = ("fa2", "torch_flash")
@@ -54,7 +53,7 @@ def ring_buffer_bytes(mask: Mask | LazyMask, call: CallSpec, ring: int, kernel: 
     if call.direction == "fwd":
         return travelling + 2 * sizes.query_sums + 4 * sizes.lse
     part = replace(traits, seqlen_k=share if traits.full else share // 2)
-    of_kernel = kernel.buffer_bytes(call, LazyMask(part, lambda: whole_mask(mask)))
+    of_kernel = kernel.buffer_bytes(call, part_of(mask, part))
     return travelling + sizes.query_sums + 4 * sizes.key_sums + of_kernel
 
 

@@ -6,8 +6,8 @@ The tensors are those of `longca.cp.runtime`, moment by moment:
     a step forward      the output; sums in float32 if several steps have the same rows; the kernel's buffers
     a step backward     the same of dQ; dK and dV of the step, and of the last one, still being sent; sums of
                         received dK and dV; the kernel's buffers
-    a chunk of heads    besides: packed heads of later chunks, and results of the chunk before, still being sent;
-                        backward, all that forward has saved
+    a chunk of heads    besides: packed heads of later chunks, and results of the chunk before, still being
+                        sent; backward, all that forward has saved
 
 Shapes: L queries and keys of a rank of the ring.
 """

@@ -17,8 +17,7 @@ from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load, ring_buffe
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.mesh import summing_ring_bytes
 from longca.cp.partition.sharding import contiguous, zigzag
-from longca.kernels import CallSizes
-from longca.masks import LazyMask, whole_mask
+from longca.kernels import CallSizes, part_of
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.kernels import Kernel, Problem
-    from longca.masks import Mask, Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 PACKAGE = "ring_flash_attn"
 FULL = (-1, -1)
@@ -73,7 +72,7 @@ class RingFlashAttn(Strategy):
         sizes = CallSizes(one, share)
         if call.direction == "fwd":
             return 4 * sizes.keys + call.num_kv_heads * (sizes.queries + 2 * sizes.lse)
-        return 8 * sizes.keys + kernel.buffer_bytes(one, LazyMask(share, lambda: whole_mask(mask)))
+        return 8 * sizes.keys + kernel.buffer_bytes(one, part_of(mask, share))
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRingFlashAttn:
         return PreparedRingFlashAttn(problem, kernel.name, comm)

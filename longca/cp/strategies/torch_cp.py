@@ -17,8 +17,7 @@ from longca.core import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.mesh import summing_ring_bytes
 from longca.cp.partition.sharding import contiguous, zigzag
-from longca.kernels import CallSizes, Forward
-from longca.masks import LazyMask, whole_mask
+from longca.kernels import CallSizes, Forward, part_of
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.kernels import Kernel, Problem
-    from longca.masks import Mask, Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 SEQUENCE_DIM = 2
 
@@ -80,7 +79,7 @@ class TorchCp(Strategy):
         # for it as for all
         halves = 2 if world > 1 and mask.traits.causal and kernel.name == "cudnn" else 1
         part = replace(traits, seqlen_k=share // halves)
-        of_kernel = kernel.buffer_bytes(call, LazyMask(part, lambda: whole_mask(mask)))
+        of_kernel = kernel.buffer_bytes(call, part_of(mask, part))
         sums = sizes.query_sums + 3 * 2 * sizes.key_sums
         return travelling + keys + sums + sizes.queries + keys // halves + of_kernel
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
-from longca.kernels import CallSizes
-from longca.masks import LazyMask, whole_mask
+from longca.kernels import CallSizes, part_of
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.kernels import Kernel, Problem
-    from longca.masks import Mask, Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 BLOCK = 128  # of torch's block masks
 
@@ -55,7 +54,7 @@ class TorchFlexCp(Strategy):
         layout."""
         traits = replace(mask.traits, seqlen_q=mask.traits.seqlen_q // world)
         sizes = CallSizes(call, traits)
-        of_kernel = kernel.buffer_bytes(call, LazyMask(traits, lambda: whole_mask(mask)))
+        of_kernel = kernel.buffer_bytes(call, part_of(mask, traits))
         if call.direction == "fwd":
             return 2 * sizes.keys + of_kernel
         own = 2 * sizes.keys // world  # dK and dV come after that
