@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from longca.core import Answer, CallSpec, Frozen, Plugin, Scalar, parse
-from longca.kernels import missing_modules
+from longca.kernels import CallSizes, missing_modules, part_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -209,6 +209,21 @@ class Strategy(Plugin):
             traits: traits of the whole mask.
         """
         raise NotImplementedError
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        """Predicted bytes that a call holds at its peak on the rank that needs most, besides its shards of
+        inputs, result and gradients. Pure. Arguments as in `refusal`, which must have accepted them.
+
+        The default is that of a strategy that gathers all keys, backward also their gradients, and then calls
+        the kernel once.
+        """
+        calls = self.local_calls(mask.traits, call, world)
+        assert not isinstance(calls, str), "`refusal` has been asked"
+        keys = 2 * CallSizes(call, mask.traits).keys * (2 if call.direction == "bwd" else 1)
+        of_kernel = (kernel.buffer_bytes(local, part_of(mask, traits)) for local, traits in calls)
+        return keys + max(of_kernel, default=0)
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedStrategy:
         """Makes the plan and the buffers, and prepares the local kernel calls. A collective call."""

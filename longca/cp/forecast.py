@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from longca.core import Registry
 from longca.cp.partition.mesh import SUM_BYTES
 from longca.cp.partition.sharding import StripedSharding, contiguous
+from longca.cp.schedule.memory import memory_bytes
 from longca.cp.schedule.planner import LinkSpeeds, partition_mask
 from longca.cp.schedule.timeline import PlanTraffic, WorkTimeline
-from longca.cp.schedule.work_partition import memory_bytes
 from longca.predict import (
     clock_slowdown,
     covers_all,
@@ -269,14 +270,13 @@ class WorkForecast:
 
     @cached_property
     def _waste(self) -> float:
+        mask = self._work.plan.partition.mask
         heads_per_kv = self._call.num_q_heads // self._call.num_kv_heads
-        return whole_statistics(
-            self._work.plan.partition.mask, self._device.kernel.usual.shape, heads_per_kv
-        ).waste
+        return whole_statistics(mask, self._device.kernel.usual.shape, heads_per_kv).waste
 
     @cached_property
     def _memory(self) -> float:
-        return memory_bytes(self._work, self._call)
+        return memory_bytes(self._work, self._call, Registry("kernel").load(self._device.kernel.usual.kernel))
 
     def _shares(self) -> dict[tuple[int, int], _ShareTimes]:
         """The work of each chunk of each rank of a head group; equal work is shared."""

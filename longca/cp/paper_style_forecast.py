@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longca.core import UserError
-from longca.cp.baselines.paper_style import BOTH, CAUSAL, PaddedDocuments, causal_mask, full_mask
+from longca.core import Registry, UserError
+from longca.cp.baselines.paper_style import (
+    BOTH,
+    CAUSAL,
+    PaddedDocuments,
+    causal_mask,
+    full_mask,
+    gathered_mask,
+)
 from longca.cp.forecast import SUM_BYTES, CallForecast, DeviceModel
+from longca.cp.schedule.memory import shard_bytes
 from longca.cp.schedule.planner import LinkSpeeds
 from longca.cp.schedule.timeline import RankTimes
 from longca.masks import diagonal_segments
@@ -88,22 +96,8 @@ def forecast_paper_style(
     full = np.full((world, 1), 1.0)
     times = RankTimes(full * compute, full * compute, full * total)
     statistics = whole_statistics(mask, device.kernel.usual.shape, call.num_q_heads // call.num_kv_heads)
-    tokens = documents.num_rows
-    inputs = (
-        (2 * call.num_q_heads + 2 * call.num_kv_heads)
-        * tokens
-        * call.head_dim
-        * call.elem_bytes
-        * (2 if backward else 1)
-    )
-    held = world * shard * (2 if backward else 1)
-    parts = (
-        (world if strategy == RING and not backward else 1)
-        * call.num_q_heads
-        * tokens
-        * call.head_dim
-        * SUM_BYTES
-    )
+    kernel = Registry("kernel").load(device.kernel.usual.kernel)
+    buffers = Registry("strategy").load(strategy).buffer_bytes(mask, call, world, kernel, "cuda")
     return CallForecast(
         times,
         slowdown,
@@ -111,7 +105,7 @@ def forecast_paper_style(
         statistics.waste,
         moved * shard,
         between,
-        inputs + held + parts,
+        shard_bytes(documents.num_rows, call) + buffers,
     )
 
 
@@ -137,12 +131,10 @@ def _ring_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tu
 
 
 def _gather_calls(documents: PaddedDocuments, world: int, causal: bool) -> list[tuple[int, Mask]]:
-    lengths = np.diff(documents.bounds)
     calls = []
     for half in (0, 1):
         held = documents.held(world // 2, (half,))
-        num_keys = np.where(held.lengths > 0, held.ends if causal else lengths, 0)
-        calls.append((1, (causal_mask if causal else full_mask)(held.lengths, num_keys)))
+        calls.append((1, gathered_mask(documents, held, causal=causal)))
     return [(count, part) for count, part in calls if part.area]
 
 

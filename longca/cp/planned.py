@@ -18,6 +18,7 @@ import numpy as np
 from longca.cp.contract import HeadStrategy, unfit_lengths
 from longca.cp.partition.mesh import HeadPlan, Mesh, formula_bytes, plan_heads
 from longca.cp.schedule.keys_at_once import computes_at_once
+from longca.cp.schedule.memory import buffer_bytes
 from longca.cp.schedule.planner import Planner, active_rows
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads, partition_on, unit_costs
 from longca.masks import whole_mask
@@ -109,6 +110,13 @@ class PlannedStrategy(HeadStrategy):
         groups = (heads.mask_groups(rank, traits.num_groups) for rank in range(len(heads.ranks)))
         parts = (replace(unknown_part(traits), num_groups=len(part)) for part in groups if part is not None)
         return list(rank_calls(call, heads, parts))
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        return buffer_bytes(
+            self.partition_call(whole_mask(mask), call, world, kernel, device_type), call, kernel
+        )
 
     def prepare_work(
         self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float

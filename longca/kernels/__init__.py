@@ -15,11 +15,13 @@ if TYPE_CHECKING:
         missing_modules,
     )
     from longca.kernels.sinks import backward_with_sinks, forward_with_sinks
+    from longca.kernels.sizes import CallSizes, part_of
 else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
     "UNIT_ROWS",
+    "CallSizes",
     "Contribution",
     "Forward",
     "Kernel",
@@ -28,4 +30,5 @@ __all__ = [
     "backward_with_sinks",
     "forward_with_sinks",
     "missing_modules",
+    "part_of",
 ]

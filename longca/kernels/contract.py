@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from longca.core import Answer, CallSpec, Dtype, Plugin, Work
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from longca.masks import Mask, Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 # what kernels of segments take of masks with more keys than queries, by whether they align windows there
 MORE_KEYS = (
@@ -253,10 +254,15 @@ class Kernel(Plugin):
         other; None if the kernel predicts none. Pure."""
         return None
 
-    def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
-        """Predicted bytes for each pair of tokens: scores, a dense mask. Pure. 0 for kernels with memory
-        linear in tokens."""
-        return 0
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Predicted bytes that a call holds at its peak, besides its inputs, result and gradients: LSE,
+        tables, sums, workspaces. Pure. A `LazyMask` is built only where its traits do not tell.
+
+        The default is that of most kernels: an LSE; backward, two more statistics of rows, dQ in float32,
+        and dK and dV in float32 if heads share keys.
+        """
+        sizes = CallSizes(call, mask.traits)
+        return sizes.lse + (sizes.flash_sums() if sizes.is_backward else 0)
 
     def prepare(self, problem: Problem) -> Prepared:
         """Does all untimed work. Raises the backend's own errors."""

@@ -12,11 +12,18 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from longca.kernels import CallSizes, part_of
+
 if TYPE_CHECKING:
     import torch
+
+    from longca.core import CallSpec
+    from longca.kernels import Kernel
+    from longca.masks import LazyMask, Mask
 
 VERSION = "2.8.3"  # the signatures are those of this version
 KERNELS = ("fa2", "torch_flash")
@@ -29,6 +36,25 @@ NOTES: dict[str, tuple[str, ...]] = {
         "once",
     ),
 }
+
+
+def ring_buffer_bytes(mask: Mask | LazyMask, call: CallSpec, ring: int, kernel: Kernel) -> int:
+    """Buffers of the rings of both packages, for `Strategy.buffer_bytes`: keys on their way, and what is held
+    when a step's result is joined.
+
+    Forward: the output before and after in float32, and that of the step. Backward: all gradients in float32,
+    those of keys also as received, and the kernel's buffers; a later step of a causal ring has half of the
+    keys.
+    """
+    share = mask.traits.seqlen_q // ring
+    traits = replace(mask.traits, seqlen_q=share, seqlen_k=share)
+    sizes = CallSizes(call, traits)
+    travelling = 2 * sizes.keys * min(2, ring - 1)
+    if call.direction == "fwd":
+        return travelling + 2 * sizes.query_sums + 4 * sizes.lse
+    part = replace(traits, seqlen_k=share if traits.full else share // 2)
+    of_kernel = kernel.buffer_bytes(call, part_of(mask, part))
+    return travelling + sizes.query_sums + 4 * sizes.key_sums + of_kernel
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import numpy as np
 from longca.core import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.runtime.accumulate import LocalCall
-from longca.masks import LazyMask, Mask, band, diagonal_segments
+from longca.masks import LazyMask, Mask, band, diagonal_segments, whole_mask
 from longca.masks.band import spread
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ class PaperStyle(Strategy):
                 "documents"
             )
         return self.own_calls(traits, call, world)
+
+    def documents(self, mask: Mask | LazyMask, world: int) -> tuple[PaddedDocuments, bool]:
+        """(the documents of a mask that the study's schedules do, True if it is causal)."""
+        segments = diagonal_segments(whole_mask(mask))
+        assert segments is not None, "`refusal` has been asked"
+        return PaddedDocuments(segments.bounds, world), segments.window == CAUSAL
 
     def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
         """`local_calls` under a mask that the study's schedules do."""
@@ -136,6 +142,10 @@ class PaddedDocuments:
         ends = np.where(lengths > 0, chunk_end - start, 0).max(axis=1)
         return HeldTokens(positions, positions + offset.ravel()[chunk], lengths.sum(axis=1), ends)
 
+    def num_keys(self, held: HeldTokens, *, causal: bool) -> np.ndarray:
+        """Keys of each document that held tokens may see, (N,)."""
+        return np.where(held.lengths > 0, held.ends if causal else np.diff(self.bounds), 0)
+
     def rows_of(self, documents: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(rank, row on that rank) of the first lengths[n] tokens of documents[n], document by document."""
         document, inside = spread(np.zeros_like(lengths), lengths)
@@ -159,6 +169,13 @@ def causal_mask(q_lengths: np.ndarray, k_lengths: np.ndarray) -> Mask:
     q0, q1 = _edges(q_lengths)
     k0, k1 = _edges(k_lengths)
     return Mask(int(q_lengths.sum()), int(k_lengths.sum()), (band.make(q0, q1, k0, k1, hi=k1 - q1),))
+
+
+def gathered_mask(documents: PaddedDocuments, held: HeldTokens, *, causal: bool) -> Mask:
+    """The mask of held tokens and all keys of their documents that they may see, with those of all ranks at
+    hand."""
+    num_keys = documents.num_keys(held, causal=causal)
+    return (causal_mask if causal else full_mask)(held.lengths, num_keys)
 
 
 def _edges(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from longca.cp.comm.p2p import Pending
 from longca.cp.runtime.kv_exchange import all_to_alls, buffer_names, row_messages, target_rows
+from longca.cp.schedule.memory import summed_keys
 from longca.cp.schedule.plan import START
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from longca.cp.comm.backend import Comm
     from longca.cp.comm.p2p import ReceiveBuffers
-    from longca.cp.schedule.plan import Plan, Transfer
+    from longca.cp.schedule.plan import Plan
 
 STREAM = "gradients"  # a separate stream: keys of the next step must not wait for gradients of this one
 
@@ -70,7 +69,7 @@ class DkvReduce:
         self.ranks = ranks
         self.receive_buffers = receive_buffers
         self.stream = comm.stream(STREAM)
-        self.summed, self.most_parts = _received_rows(self.receives)
+        self.summed, self.most_parts = summed_keys(self.receives)
         self.num_keys = max(sum(map(len, transfers)) for transfers in self.receives)
         """the largest number of keys whose gradients are received after one step"""
         for name in (*buffer_names(STREAM, 0), *buffer_names(STREAM, 1)):
@@ -79,20 +78,6 @@ class DkvReduce:
     def start(self, k_LGD: torch.Tensor, v_LGD: torch.Tensor) -> DkvReduceInFlight:
         """Begins the reduction for a rank's own keys."""
         return DkvReduceInFlight(self, k_LGD, v_LGD)
-
-
-def _received_rows(receives: Sequence[Sequence[Transfer]]) -> tuple[slice, int]:
-    """(own keys from the first to the last one with received gradients, the most parts that are received of
-    one of them), over all steps."""
-    edges = np.array(
-        [(transfer.start, transfer.end) for step in receives for transfer in step], dtype=np.int64
-    ).reshape(-1, 2)
-    if not len(edges):
-        return slice(0, 0), 0
-    first = int(edges[:, 0].min())
-    change = np.bincount(edges[:, 0] - first, minlength=int(edges[:, 1].max()) - first + 1)
-    change -= np.bincount(edges[:, 1] - first, minlength=len(change))
-    return slice(first, int(edges[:, 1].max())), int(np.cumsum(change).max())
 
 
 class DkvReduceInFlight:

@@ -18,9 +18,8 @@ import numpy as np
 
 from longca.core import BACKWARD_FLOPS_RATIO
 from longca.cp.partition.mask_partition import PartitionStack
-from longca.cp.partition.mesh import SUM_BYTES, Mesh, divided, plan_heads
+from longca.cp.partition.mesh import Mesh, divided, plan_heads
 from longca.cp.partition.sharding import make_sharding
-from longca.cp.schedule.plan import BufferSchedule
 from longca.cp.schedule.planner import (
     CALL_S,
     INTRA_NODE_BYTES_PER_S,
@@ -145,42 +144,6 @@ def unit_costs(call: CallSpec, mesh: Mesh, mask: Mask) -> UnitCosts:
         num_groups=mask.num_groups,
         elem_bytes=call.elem_bytes,
     )
-
-
-def memory_bytes(work: WorkPartition, call: CallSpec) -> float:
-    """Largest memory of a rank in a call: the memory of attention itself, and that of the strategy."""
-    mesh = work.mesh
-    plan = work.plan
-    row = call.head_dim
-    backward = call.direction == "bwd"
-    tokens = float(plan.sharding.num_tokens.max()) / mesh.heads
-    inputs = (
-        (2 * call.num_q_heads + 2 * call.num_kv_heads)
-        * tokens
-        * row
-        * call.elem_bytes
-        * (2 if backward else 1)
-    )
-    q_heads = max(sum(len(chunk.q[rank]) for chunk in work.chunks) for rank in range(mesh.heads))
-    kv_heads = (
-        max(sum(len(chunk.arriving[rank]) for chunk in work.chunks) for rank in range(mesh.heads))
-        or call.num_kv_heads
-    )
-    held = float(plan.sharding.num_tokens.max())
-    gathered = (
-        (2 * q_heads + 2 * kv_heads) * held * row * call.elem_bytes * (2 if backward else 1)
-        if mesh.heads > 1
-        else 0.0
-    )
-    buffers = 0.0
-    if mesh.ring > 1:
-        of_rank = int(plan.received_kv.sum(axis=1).argmax())
-        buffers = (
-            sum(BufferSchedule(plan, of_rank, early=True).buffer_keys) * 2 * kv_heads * row * call.elem_bytes
-        )
-        sums = q_heads * held + (2 * kv_heads * held + 2 * kv_heads * held if backward else 0)
-        buffers += sums * row * SUM_BYTES + (2 * buffers if backward else 0)
-    return inputs + gathered + buffers
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ and reduce-scatters them in this dtype. There is no overlap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,12 +21,11 @@ from longca.cp.baselines.paper_style import (
     PaperStyle,
     PaperStylePrepared,
     add_rows,
-    causal_mask,
-    full_mask,
+    gathered_mask,
     rectangle,
 )
 from longca.cp.runtime.accumulate import LocalCall
-from longca.kernels import Forward
+from longca.kernels import CallSizes, Forward
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.kernels import Kernel, Problem
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class PaperStyleAllgather(PaperStyle):
@@ -47,6 +46,24 @@ class PaperStyleAllgather(PaperStyle):
     def own_calls(self, traits: Traits, call: CallSpec, world: int) -> LocalCalls:
         half = max(traits.seqlen_q // (2 * world), 1)
         return [(call, rectangle(traits, half, traits.seqlen_q, causal=traits.window == CAUSAL))]
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        """All keys, and those of a half's documents selected; operands and results of the half, and results
+        of the half before, which are dropped when the next are there. Backward, sums of all keys' gradients
+        as well. Of the first rank, whose second half sees the most keys."""
+        documents, causal = self.documents(mask, world)
+        halves = [gathered_mask(documents, documents.held(0, (number,)), causal=causal) for number in (0, 1)]
+        before, half = (CallSizes(call, half.traits) for half in halves)
+        padded = replace(half.traits, seqlen_k=world * documents.num_rows)
+        gathered = 2 * CallSizes(call, padded).keys
+        of_kernel = kernel.buffer_bytes(call, halves[1])
+        if call.direction == "fwd":
+            return gathered + 2 * half.keys + 2 * half.queries + before.queries + half.lse + of_kernel
+        results = before.queries + 2 * before.keys + half.queries + 2 * half.keys
+        own = 2 * half.keys * documents.num_rows // max(half.traits.seqlen_k, 1)  # dK and dV come at the end
+        return 2 * gathered + 2 * half.keys + 3 * half.queries + half.lse + results + of_kernel - own
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedAllgather:
         return PreparedAllgather(problem, kernel, comm)
@@ -71,11 +88,10 @@ class PreparedAllgather(PaperStylePrepared):
         self.costs["formula_bytes"] = gathers * 2 * self.shard_bytes * (comm.world - 1)
 
     def _half(self, held: HeldTokens) -> _Half:
-        lengths = np.diff(self.documents.bounds)
-        num_keys = np.where(held.lengths > 0, held.ends if self.causal else lengths, 0)
-        rank, row = self.documents.rows_of(np.arange(len(lengths)), num_keys)
+        num_keys = self.documents.num_keys(held, causal=self.causal)
+        rank, row = self.documents.rows_of(np.arange(len(num_keys)), num_keys)
         row = rank * 2 * self.documents.num_rows + row
-        mask = (causal_mask if self.causal else full_mask)(held.lengths, num_keys)
+        mask = gathered_mask(self.documents, held, causal=self.causal)
         return _Half(
             self.on_device(np.searchsorted(self.mine.rows, held.rows)), self.both(row), self.call(mask)
         )

@@ -27,7 +27,7 @@ from longca.cp.baselines.paper_style import (
     rectangle,
 )
 from longca.cp.runtime.accumulate import LocalCall, merge, no_keys
-from longca.kernels import Forward
+from longca.kernels import CallSizes, Forward
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.kernels import Kernel, Problem
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 FIRST = (0,)
 SECOND = (1,)
@@ -59,6 +59,27 @@ class PaperStyleRing(PaperStyle):
         ragged = traits.num_segments > 1 or seqlen % (2 * world) > 0
         shapes = [(share, half), (half, share)] if traits.window == CAUSAL else [(share, share + ragged)]
         return [own, *((call, replace(rectangle(traits, *shape), empty_rows=ragged)) for shape in shapes)]
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        """Forward, at the end: the keys of all ranks, the outputs of all steps, the merged output in float32,
+        and its rows of this step and of the one before. Backward, in the first step: the rank's own keys,
+        those that arrive, sums of gradients, dQ in float32, and operands of a step."""
+        documents, causal = self.documents(mask, world)
+        lengths = documents.held(0).lengths
+        own = (causal_mask if causal else full_mask)(lengths, lengths)
+        sizes = CallSizes(call, own.traits)
+        keys = 2 * CallSizes(call, replace(own.traits, seqlen_k=documents.num_rows)).keys
+        in_float = sizes.query_sums + sizes.lse
+        if call.direction == "fwd":
+            steps = world * (keys + sizes.queries + sizes.lse)
+            return steps + (1 + min(world, 2)) * in_float - sizes.queries  # the output comes after these
+        kept = (
+            1 + (world > 1) + 1 + (world > 2 and not causal)
+        )  # keys, those of the next step, sums, arriving sums
+        operands = 3 * sizes.queries + 2 * sizes.keys + sizes.lse
+        return kept * keys + sizes.query_sums + operands + kernel.buffer_bytes(call, own)
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRing:
         return PreparedRing(problem, kernel, comm)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
-from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
+from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load, ring_buffer_bytes
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.mesh import summing_ring_bytes
 from longca.cp.partition.sharding import contiguous, zigzag
+from longca.kernels import CallSizes, part_of
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.kernels import Kernel, Problem
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 PACKAGE = "ring_flash_attn"
 FULL = (-1, -1)
@@ -58,6 +59,20 @@ class RingFlashAttn(Strategy):
             return f"it pads nothing: {traits.seqlen_q} tokens are no {parts} equal parts"
         share = traits.seqlen_q // world
         return [(call, replace(traits, seqlen_q=share, seqlen_k=share))]
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        """Of a ring, `ring_buffer_bytes`. Inside documents: keys of one KV head and of the next from all
+        ranks, outputs by head; backward, also their gradients, and the kernel's buffers for one KV head."""
+        if _function(mask.traits) != "llama3":
+            return ring_buffer_bytes(mask, call, world, kernel)
+        share = replace(mask.traits, seqlen_q=mask.traits.seqlen_q // world)
+        one = replace(call, num_q_heads=call.num_q_heads // call.num_kv_heads, num_kv_heads=1)
+        sizes = CallSizes(one, share)
+        if call.direction == "fwd":
+            return 4 * sizes.keys + call.num_kv_heads * (sizes.queries + 2 * sizes.lse)
+        return 8 * sizes.keys + kernel.buffer_bytes(one, part_of(mask, share))
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedRingFlashAttn:
         return PreparedRingFlashAttn(problem, kernel.name, comm)

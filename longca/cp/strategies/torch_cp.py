@@ -17,7 +17,7 @@ from longca.core import Answer, CallSpec
 from longca.cp.contract import PreparedStrategy, Strategy, TokenShard
 from longca.cp.partition.mesh import summing_ring_bytes
 from longca.cp.partition.sharding import contiguous, zigzag
-from longca.kernels import Forward
+from longca.kernels import CallSizes, Forward, part_of
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +56,32 @@ class TorchCp(Strategy):
         # causal attention also has unmasked halves, which all of torch's operators support
         share = traits.seqlen_q // world
         return [(call, replace(traits, seqlen_q=share, seqlen_k=share))]
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        """Keys on their way, and what torch's ring holds when it joins a step's result (torch 2.11).
+
+        Forward: the output so far and that of the step in float32, their difference, and its weighted form;
+        backward: all gradients in float32, those of keys also as sent and as received, and gradients of this
+        step and of the one before.
+        """
+        share = mask.traits.seqlen_q // world
+        traits = replace(mask.traits, seqlen_q=share, seqlen_k=share)
+        sizes = CallSizes(call, traits)
+        keys = 2 * sizes.keys
+        travelling = (world if self.rotate == "allgather" else 1 if world == 2 else 3) * keys
+        if world == 1:
+            travelling = keys  # contiguous copies
+        if call.direction == "fwd":
+            return travelling + 4 * sizes.query_sums + 3 * sizes.lse
+        # a later step of causal attention has half of the keys; the flash operator was seen to need as much
+        # for it as for all
+        halves = 2 if world > 1 and mask.traits.causal and kernel.name == "cudnn" else 1
+        part = replace(traits, seqlen_k=share // halves)
+        of_kernel = kernel.buffer_bytes(call, part_of(mask, part))
+        sums = sizes.query_sums + 3 * 2 * sizes.key_sums
+        return travelling + keys + sums + sizes.queries + keys // halves + of_kernel
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchCp:
         return PreparedTorchCp(problem, kernel.name, comm, self.rotate)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
 from longca.cp.contract import Strategy, TokenShard
+from longca.kernels import CallSizes, part_of
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.kernels import Kernel, Problem
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 BLOCK = 128  # of torch's block masks
 
@@ -45,6 +46,19 @@ class TorchFlexCp(Strategy):
         if traits.per_head:
             return "torch's balancer takes one mask for all heads"
         return [(call, replace(traits, seqlen_q=traits.seqlen_q // world))]
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        """All keys; backward, gradients of all keys, and the gradient of the output in the kernel's
+        layout."""
+        traits = replace(mask.traits, seqlen_q=mask.traits.seqlen_q // world)
+        sizes = CallSizes(call, traits)
+        of_kernel = kernel.buffer_bytes(call, part_of(mask, traits))
+        if call.direction == "fwd":
+            return 2 * sizes.keys + of_kernel
+        own = 2 * sizes.keys // world  # dK and dV come after that
+        return 4 * sizes.keys + sizes.queries + of_kernel - own
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedTorchFlexCp:
         return PreparedTorchFlexCp(problem, comm)

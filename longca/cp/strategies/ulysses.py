@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.cp.contract import HeadStrategy
 from longca.cp.partition.mesh import Mesh, plan_heads
+from longca.cp.schedule.memory import buffer_bytes
 from longca.cp.schedule.work_partition import WorkPartition, partition_heads
+from longca.masks import whole_mask
 
 if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from longca.cp.partition.sharding import Sharding
     from longca.cp.runtime.head_pipeline import PreparedHeads
     from longca.kernels import Kernel, Problem
-    from longca.masks import Mask, Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class Ulysses(HeadStrategy):
@@ -66,6 +68,13 @@ class Ulysses(HeadStrategy):
         sharding: Sharding | None = None,
     ) -> WorkPartition:
         return partition_heads(mask, call, world, weights)  # shards are always contiguous
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        return buffer_bytes(
+            self.partition_call(whole_mask(mask), call, world, kernel, device_type), call, kernel
+        )
 
     def prepare_work(
         self, problem: Problem, kernel: Kernel, comm: Comm, work: WorkPartition, planning_ms: float

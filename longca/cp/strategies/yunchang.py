@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
 from longca.cp.baselines.autograd import AutogradPrepared
-from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load
+from longca.cp.baselines.flash_attn_shim import KERNELS, NOTES, load, ring_buffer_bytes
 from longca.cp.contract import Strategy, TokenShard
 from longca.cp.partition.mesh import Mesh, summing_ring_bytes
 from longca.cp.partition.sharding import contiguous, zigzag
+from longca.kernels import CallSizes
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import LocalCalls
     from longca.kernels import Kernel, Problem
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 PACKAGE = "yunchang"
 
@@ -54,6 +55,22 @@ class Yunchang(Strategy):
             call, num_q_heads=call.num_q_heads // mesh.heads, num_kv_heads=call.num_kv_heads // mesh.heads
         )
         return [(local, replace(traits, seqlen_q=share, seqlen_k=share, num_groups=1))]
+
+    def buffer_bytes(
+        self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
+    ) -> int:
+        """That of its ring; Q, K and V after the all-to-alls; backward, also the output there, and it once
+        more beside the ring's."""
+        mesh = _mesh(world, call.num_kv_heads)
+        local = replace(
+            call, num_q_heads=call.num_q_heads // mesh.heads, num_kv_heads=call.num_kv_heads // mesh.heads
+        )
+        share = mask.traits.seqlen_q // mesh.ring
+        sizes = CallSizes(local, replace(mask.traits, seqlen_q=share, seqlen_k=share))
+        received = sizes.queries + 2 * sizes.keys if mesh.heads > 1 else 0
+        if call.direction == "bwd":
+            received += sizes.queries * (2 if mesh.heads > 1 else 1)
+        return ring_buffer_bytes(mask, local, mesh.ring, kernel) + received
 
     def prepare(self, problem: Problem, kernel: Kernel, comm: Comm) -> PreparedYunchang:
         return PreparedYunchang(problem, kernel.name, comm)

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.contract import Contribution, Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from longca.masks import Mask, Traits
+    from longca.masks import LazyMask, Mask, Traits
     from longca.ops.band import BandPlan
 
 HEAD_DIMS = (64, 128)
+RUN_BYTES = 8  # of a run of blocks in a table: start and end
+TMA_COPIES = 4  # of a statistic of rows, for each head apart; of heads that share a tile together, fewer
 
 
 class Band(Kernel):
@@ -79,6 +82,28 @@ class Band(Kernel):
         blocks = [mask for mask in masks if mask.grid is not None]
         builds = [build for form in forms for build in builds_of(form, device, blocks)]
         return compile_builds(builds, device)
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Tables of the runs of blocks, and the LSE. Backward, statistics of rows; in one pass, also all
+        gradients in float32, and the statistics in the copies that TMA reads."""
+        traits = mask.traits
+        sizes = CallSizes(call, traits)
+        tables = RUN_BYTES * traits.num_bands if traits.is_block_grid else 0
+        if not sizes.is_backward:
+            return sizes.lse + tables
+        if self._is_one_pass(call, mask):
+            return sizes.query_sums + 2 * sizes.key_sums + (1 + 2 * TMA_COPIES) * sizes.lse + 2 * tables
+        copies = -(-TMA_COPIES // sizes.num_shared)
+        return (1 + 2 * copies) * sizes.lse + 2 * tables
+
+    def _is_one_pass(self, call: CallSpec, mask: Mask | LazyMask) -> bool:
+        """True if one kernel makes all gradients, on a Hopper GPU."""
+        from longca.masks import whole_mask
+        from longca.ops.band import is_one_pass
+
+        if mask.traits.is_block_grid:
+            return False  # in any order sums of blocks are made by two kernels
+        return is_one_pass(whole_mask(mask), call.num_q_heads, call.num_kv_heads, call.head_dim)
 
     def prepare(self, problem: Problem) -> BandPrepared:
         return BandPrepared(problem, deterministic=self.deterministic)

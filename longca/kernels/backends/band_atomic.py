@@ -9,7 +9,7 @@ from longca.core import CallSpec
 from longca.kernels.backends.band import Band
 
 if TYPE_CHECKING:
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class BandAtomic(Band):
@@ -20,6 +20,9 @@ class BandAtomic(Band):
     )
     deterministic = False
     keeps_bits_of_heads = False
+
+    def _is_one_pass(self, call: CallSpec, mask: Mask | LazyMask) -> bool:
+        return True
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         if call.direction == "fwd":

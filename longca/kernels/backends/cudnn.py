@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.contract import Kernel, Problem, unfit_device, unfit_mask
 from longca.kernels.packed import PackedPrepared
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 MAX_HEAD_DIM = 128
 MAX_OFFSET = (1 << 31) - 1
@@ -55,6 +56,13 @@ class Cudnn(Kernel):
             # https://github.com/pytorch/pytorch/pull/186142: it uses the head dim as the longest segment
             return "torch's operator for cuDNN writes out of bounds in the backward of packed documents"
         return None
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Backward: dQ in float32, and dK and dV of all query heads, which are summed if heads share keys."""
+        sizes = CallSizes(call, mask.traits)
+        if not sizes.is_backward:
+            return sizes.lse
+        return 2 * sizes.lse + sizes.query_sums + (2 * sizes.wide_keys if sizes.shares_heads else 0)
 
     def prepare(self, problem: Problem) -> CudnnPrepared:
         return CudnnPrepared(problem)

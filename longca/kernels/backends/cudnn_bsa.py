@@ -12,11 +12,12 @@ from longca.core import CallSpec
 from longca.kernels.block_tables import block_tables, not_blocks_of, split_blocks
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules, unfit_device
 from longca.kernels.first_call import first_call_ms, wait
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 BLOCKS = (128, 64)  # larger ones are split into the first that fits
 HEAD_DIMS = (64, 128)
@@ -50,6 +51,17 @@ class CudnnBsa(Kernel):
         if call.dtype != "bf16" or call.head_dim != 128:
             return "its backward has head dim 128 in bf16 only"
         return None
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """A list for each query head. Backward, which has no GQA: lists of keys too, two more statistics of
+        rows, and all gradients in float32."""
+        traits = mask.traits
+        sizes = CallSizes(call, traits)
+        size = next((size for size in BLOCKS if not_blocks_of(traits, size) is None), min(BLOCKS))
+        lists = sizes.block_list((size, size), call.num_q_heads)
+        if not sizes.is_backward:
+            return sizes.lse + lists
+        return 3 * sizes.lse + 2 * lists + sizes.query_sums + 2 * sizes.key_sums
 
     def prepare(self, problem: Problem) -> CudnnBsaPrepared:
         return CudnnBsaPrepared(problem)

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules, unfit_device
 from longca.kernels.first_call import first_call_ms
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 MAX_TABLE_BYTES = 1 << 30
+TILE = 128  # tokens of a tile, both ways, with a bit for each pair where it is partial
+PLANS_OF_BACKWARD = 1.5  # of records on an H200: the plan of both directions over that of one
 
 
 class CudnnFlex(Kernel):
@@ -48,8 +51,39 @@ class CudnnFlex(Kernel):
             )
         return None
 
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """The plan's bits of partial tiles of a block mask; those of bands are few. Backward: two more
+        statistics of rows, dQ in float32, and dK and dV in float32 if heads share keys."""
+        sizes = CallSizes(call, mask.traits)
+        tiles = _partial_tiles(sizes) * (PLANS_OF_BACKWARD if sizes.is_backward else 1)
+        own = sizes.lse + (sizes.flash_sums() if sizes.is_backward else 0)
+        return own + round(TILE * TILE / 8 * tiles)
+
     def prepare(self, problem: Problem) -> CudnnFlexPrepared:
         return CudnnFlexPrepared(problem)
+
+
+def _partial_tiles(sizes: CallSizes) -> float:
+    """Tiles of all heads that independent blocks of a mask of blocks cover in part, as expected by chance."""
+    traits = sizes.traits
+    if not traits.is_block_grid:
+        return 0.0
+    apart = []  # for each side, the chance of blocks in a tile: {number of blocks: chance}
+    for seqlen, blocks in zip((traits.seqlen_q, traits.seqlen_k), sizes.num_blocks(), strict=True):
+        block = max(seqlen / blocks, 1.0)
+        if traits.block_size is not None:
+            apart.append({max(TILE // round(block), 1): 1.0})
+        else:  # edges at any position
+            apart.append({1: max(1 - TILE / block, 0.0), max(TILE / block, 2.0): min(TILE / block, 1.0)})
+    share = sizes.density
+    partial = sum(
+        chance_q * chance_k * (1 - share ** (num_q * num_k) - (1 - share) ** (num_q * num_k))
+        for num_q, chance_q in apart[0].items()
+        for num_k, chance_k in apart[1].items()
+        if num_q * num_k > 1
+    )
+    num_heads = sizes.call.num_q_heads if traits.per_head else 1
+    return num_heads * -(-traits.seqlen_q // TILE) * -(-traits.seqlen_k // TILE) * partial
 
 
 class CudnnFlexPrepared(Prepared):

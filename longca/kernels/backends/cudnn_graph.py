@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules, unfit_device, unfit_mask
 from longca.kernels.packed import PackedPrepared
+from longca.kernels.sizes import FLOAT_BYTES, CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 MAX_HEAD_DIM = 128
 MOST_SEGMENTS = (1 << 16) - 1
@@ -43,6 +44,15 @@ class CudnnGraph(Kernel):
             # https://github.com/pytorch/pytorch/pull/180718
             return f"it takes up to {MOST_SEGMENTS} documents"
         return unfit_mask(traits)
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Backward: dQ in float32, and dK and dV of all query heads, which are summed if heads share keys; of
+        packed segments in float32."""
+        sizes = CallSizes(call, mask.traits)
+        if not sizes.is_backward:
+            return sizes.lse
+        wide = 2 * sizes.wide_keys * (FLOAT_BYTES // call.elem_bytes if mask.traits.num_segments > 1 else 1)
+        return 2 * sizes.lse + sizes.query_sums + (wide if sizes.shares_heads else 0)
 
     def prepare(self, problem: Problem) -> CudnnGraphPrepared:
         return CudnnGraphPrepared(problem)

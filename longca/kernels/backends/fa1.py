@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from longca.core import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules, unfit_device, unfit_mask
 from longca.kernels.packed import PackedPrepared
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 MAX_HEAD_DIM = 128
 SUM_BYTES = 4  # for each element of the output while it is accumulated
@@ -55,6 +56,11 @@ class Fa1(Kernel):
         if reason is None and traits.window not in ((-1, -1), (-1, 0)):
             return "it has no windows"
         return reason
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Forward: the output in float32. Backward: dQ in float32 and a statistic of rows."""
+        sizes = CallSizes(call, mask.traits)
+        return sizes.query_sums + sizes.lse * (2 if sizes.is_backward else 1)
 
     def prepare(self, problem: Problem) -> Fa1Prepared:
         return Fa1Prepared(problem)

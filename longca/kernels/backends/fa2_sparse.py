@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 SMALLEST_TILE = 16  # smallest size of a matmul in Triton
 
@@ -42,6 +43,14 @@ class Fa2Sparse(Kernel):
         if call.head_dim not in (64, 128):
             return "it is written for head dims 64 and 128"
         return None
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Block lists, of keys too backward, and two more statistics of rows there. Gradients are written
+        once."""
+        traits = mask.traits
+        sizes = CallSizes(call, traits)
+        lists = sizes.block_list(traits.block_size or (SMALLEST_TILE, SMALLEST_TILE), traits.num_groups)
+        return 3 * sizes.lse + 2 * lists if sizes.is_backward else sizes.lse + lists
 
     def prepare(self, problem: Problem) -> Fa2SparsePrepared:
         return Fa2SparsePrepared(problem)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from longca.core import CallSpec
 from longca.kernels.contract import Kernel, Problem, missing_modules, unfit_build, unfit_device, unfit_mask
 from longca.kernels.packed import PackedPrepared
+from longca.kernels.sizes import ROUNDED_ROWS, CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class Fa3(Kernel):
@@ -26,6 +27,12 @@ class Fa3(Kernel):
 
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return unfit_build(call, (128,), ("bf16",)) or unfit_mask(traits, tails=True)
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Backward: two more statistics of rows, dQ in float32, and dK and dV in float32 if heads share keys,
+        all with rows of padding in each segment."""
+        sizes = CallSizes(call, mask.traits)
+        return sizes.lse + (sizes.flash_sums(ROUNDED_ROWS) if sizes.is_backward else 0)
 
     def prepare(self, problem: Problem) -> Fa3Prepared:
         return Fa3Prepared(problem)

@@ -21,14 +21,16 @@ from longca.kernels.contract import (
 )
 from longca.kernels.first_call import first_call_ms, wait
 from longca.kernels.packed import PackedPrepared
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from longca.masks import Mask, Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 BLOCK = 128  # the block size that both its forward and its backward support on Hopper
+BLOCK_TABLES = 4  # of full and of partial blocks, for queries and for keys
 MAX_INTERVALS = 8  # of a row; the element test compares them one by one
 
 
@@ -61,6 +63,17 @@ class Fa4(Kernel):
                 f"test compares {MAX_INTERVALS} at most"
             )
         return None
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Tables of blocks and of the element test. Backward: two more statistics of rows, dQ in float32, and
+        dK and dV in float32 if heads share keys, all with rows of padding in each segment."""
+        traits = mask.traits
+        sizes = CallSizes(call, traits)
+        own = sizes.lse + (sizes.flash_sums(BLOCK) if sizes.is_backward else 0)
+        if unfit_mask(traits) is None:
+            return own
+        num_lists = call.num_q_heads if traits.per_head else 1
+        return own + BLOCK_TABLES * sizes.tile_table(BLOCK, num_lists)
 
     def prepare(self, problem: Problem) -> Prepared:
         return (

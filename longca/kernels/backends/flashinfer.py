@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_modules
+from longca.kernels.sizes import INDEX_BYTES, CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 FLOAT_WORKSPACE_BYTES = 128 << 20  # as its documentation recommends
 LEAST_INT_WORKSPACE_BYTES = 8 << 20  # the wrapper's default
@@ -50,8 +51,26 @@ class FlashInfer(Kernel):
                 return TOO_MANY.format(num_indices)
         return None
 
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """The workspaces, an index for each visible key of each q-block, and for GQA the rearranged q and
+        out."""
+        sizes = CallSizes(call, mask.traits)
+        blocks, _ = sizes.num_blocks()
+        num_indices = round(call.num_kv_heads * blocks * sizes.density * mask.traits.seqlen_k)
+        lists = call.num_kv_heads * blocks
+        work = _int_workspace_bytes(lists, mask.traits.seqlen_q, call.num_q_heads, call.num_kv_heads)
+        rearranged = 2 * sizes.queries if sizes.shares_heads else 0
+        return sizes.lse + FLOAT_WORKSPACE_BYTES + work + INDEX_BYTES * num_indices + rearranged
+
     def prepare(self, problem: Problem) -> FlashInferPrepared:
         return FlashInferPrepared(problem)
+
+
+def _int_workspace_bytes(num_lists: int, num_queries: int, num_q_heads: int, num_kv_heads: int) -> int:
+    """Bytes for the plan of that many block rows of all KV heads."""
+    ratio = num_q_heads // num_kv_heads
+    items = (num_lists + -(-num_queries * num_q_heads // 64)) * ratio
+    return max(LEAST_INT_WORKSPACE_BYTES, items * BYTES_PER_WORK_ITEM)
 
 
 class FlashInferPrepared(Prepared):
@@ -122,10 +141,9 @@ class FlashInferPrepared(Prepared):
         blocks."""
         import torch
 
-        ratio = problem.num_q_heads // problem.num_kv_heads
-        num_rows = problem.mask.seqlen_q * problem.num_kv_heads
-        items = (num_lists + -(-num_rows * ratio // 64)) * ratio
-        int_bytes = max(LEAST_INT_WORKSPACE_BYTES, items * BYTES_PER_WORK_ITEM)
+        int_bytes = _int_workspace_bytes(
+            num_lists, problem.mask.seqlen_q, problem.num_q_heads, problem.num_kv_heads
+        )
         self._wrapper.reset_workspace_buffer(
             workspace, torch.empty(int_bytes, dtype=torch.uint8, device=problem.device)
         )

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_for_triton
 from longca.kernels.first_call import first_call_ms, wait
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class FlashMask(Kernel):
@@ -40,6 +41,11 @@ class FlashMask(Kernel):
                 "and FlashMask's columns can hide two runs from a key"
             )
         return None
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Backward: two more statistics of rows. Gradients are written once."""
+        sizes = CallSizes(call, mask.traits)
+        return sizes.lse * (3 if sizes.is_backward else 1)
 
     def prepare(self, problem: Problem) -> FlashMaskPrepared:
         return FlashMaskPrepared(problem)

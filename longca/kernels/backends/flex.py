@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms, wait
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 SMALLEST_HEAD_DIM = 16
 BLOCK = 128
 """of the block mask; and torch's kernel for few queries takes fewer"""
+BLOCK_TABLES = 4  # of a block mask: full and partial blocks, for queries and for keys
+# float32 numbers for each query and head that torch 2.11's compiled code holds, the LSE among them; found in
+# records of an H200 up to 16K tokens, and the same beyond
+STATISTICS = {"fwd": 2.75, "bwd": 4.0}
 
 
 class Flex(Kernel):
@@ -51,6 +56,14 @@ class Flex(Kernel):
             if call.direction == "bwd"
             else None
         )
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """The block mask for both directions, and statistics of rows that compiled code keeps in all."""
+        traits = mask.traits
+        sizes = CallSizes(call, traits)
+        num_lists = 0 if traits.full else call.num_q_heads if traits.per_head else 1
+        rows = STATISTICS[call.direction] * sizes.lse
+        return round(rows) + BLOCK_TABLES * sizes.tile_table(BLOCK, num_lists)
 
     def prepare(self, problem: Problem) -> FlexPrepared:
         return FlexPrepared(problem)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
-from longca.kernels.backends.flex import SMALLEST_HEAD_DIM, FlexPrepared
+from longca.kernels.backends.flex import BLOCK, BLOCK_TABLES, SMALLEST_HEAD_DIM, FlexPrepared
 from longca.kernels.contract import Kernel, Problem, missing_for_triton
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class FlexFlash(Kernel):
@@ -35,6 +36,14 @@ class FlexFlash(Kernel):
                 f"128 in steps of 8"
             )
         return None
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """As of `fa4` under a block mask of both directions."""
+        traits = mask.traits
+        sizes = CallSizes(call, traits)
+        num_lists = 0 if traits.full else call.num_q_heads if traits.per_head else 1
+        own = sizes.lse + (sizes.flash_sums() if sizes.is_backward else 0)
+        return own + BLOCK_TABLES * sizes.tile_table(BLOCK, num_lists)
 
     def prepare(self, problem: Problem) -> FlexFlashPrepared:
         return FlexFlashPrepared(problem)

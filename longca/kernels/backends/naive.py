@@ -10,7 +10,7 @@ from longca.kernels.contract import Forward, Kernel, Prepared, Problem
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class Naive(Kernel):
@@ -25,8 +25,9 @@ class Naive(Kernel):
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None
 
-    def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
         """Scores in float32 and a copy of them; backward, also probabilities in the dtype of q."""
+        traits = mask.traits
         per_pair = 8 if call.direction == "fwd" else 8 + call.elem_bytes
         return (
             traits.seqlen_q

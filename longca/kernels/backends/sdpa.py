@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import CallSpec
 from longca.kernels.contract import Forward, Kernel, Prepared, Problem
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class Sdpa(Kernel):
@@ -25,12 +26,17 @@ class Sdpa(Kernel):
     def supports(self, call: CallSpec, traits: Traits, device_type: str) -> str | None:
         return None
 
-    def stored_bytes(self, call: CallSpec, traits: Traits) -> int:
-        """A dense mask, as bool and in the additive form of torch; copied KV heads are linear in tokens."""
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """A dense mask, as bool and in the additive form of torch, and beside it KV heads copied for each
+        query head. Backward: dQ in float32, and dK and dV of all query heads, which are summed if heads share
+        keys."""
+        traits = mask.traits
+        sizes = CallSizes(call, traits)
+        wide = 2 * sizes.wide_keys if sizes.shares_heads else 0
+        held = 2 * sizes.lse + sizes.query_sums + wide if sizes.is_backward else 0
         if traits.full or traits.causal:
-            return 0
-        copies = 3 * traits.seqlen_k * call.head_dim * call.num_q_heads * call.elem_bytes
-        return (1 + call.elem_bytes) * traits.seqlen_q * traits.seqlen_k * traits.num_groups + copies
+            return held
+        return held + (1 + call.elem_bytes) * traits.seqlen_q * traits.seqlen_k * traits.num_groups + wide
 
     def prepare(self, problem: Problem) -> SdpaPrepared:
         return SdpaPrepared(problem)

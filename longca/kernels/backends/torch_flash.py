@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.contract import Kernel, Problem, unfit_device, unfit_mask
 from longca.kernels.packed import PackedPrepared
+from longca.kernels.sizes import FLOAT_BYTES, ROUNDED_ROWS, CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 MAX_HEAD_DIM = 256
 
@@ -31,6 +32,16 @@ class TorchFlash(Kernel):
         if call.head_dim % 8 or call.head_dim > MAX_HEAD_DIM:
             return f"it takes head dims that are multiples of 8, up to {MAX_HEAD_DIM}"
         return unfit_mask(traits, tails=True)
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """Backward: dQ in float32, with rows of padding in each segment, and dK and dV of all query heads,
+        which are summed if heads share keys."""
+        sizes = CallSizes(call, mask.traits)
+        if not sizes.is_backward:
+            return sizes.lse
+        padding = FLOAT_BYTES * sizes.padding(ROUNDED_ROWS) * call.num_q_heads * call.head_dim
+        wide = 2 * sizes.wide_keys if sizes.shares_heads else 0
+        return 2 * sizes.lse + sizes.query_sums + padding + wide
 
     def prepare(self, problem: Problem) -> TorchFlashPrepared:
         return TorchFlashPrepared(problem)

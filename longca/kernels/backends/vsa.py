@@ -11,11 +11,12 @@ from longca.core import CallSpec
 from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_modules, unfit_device
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 
 class Vsa(Kernel):
@@ -41,6 +42,15 @@ class Vsa(Kernel):
         if call.direction == "bwd" and call.num_kv_heads < call.num_q_heads:
             return "its backward has no GQA: it checks for lists by KV head and then reads them by query head"
         return None
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """A list for each query head, and backward, which has no GQA, of keys too, with all gradients in
+        float32 and a statistic of rows."""
+        sizes = CallSizes(call, mask.traits)
+        lists = sizes.block_list((BLOCK, BLOCK), call.num_q_heads)
+        if not sizes.is_backward:
+            return sizes.lse + lists
+        return 2 * sizes.lse + 2 * lists + sizes.query_sums + 2 * sizes.key_sums
 
     def prepare(self, problem: Problem) -> VsaPrepared:
         return VsaPrepared(problem)

@@ -13,11 +13,12 @@ from longca.kernels.block_listed import BLOCK, HEAD_DIMS, BlockListed
 from longca.kernels.block_tables import not_blocks_of
 from longca.kernels.contract import Forward, Kernel, Problem, missing_compiler, missing_modules
 from longca.kernels.first_call import first_call_ms
+from longca.kernels.sizes import CallSizes
 
 if TYPE_CHECKING:
     import torch
 
-    from longca.masks import Traits
+    from longca.masks import LazyMask, Mask, Traits
 
 MOST_ELEMENTS = 1 << 31  # elements of q: its backward addresses the output with 32 bits
 
@@ -47,6 +48,15 @@ class VsaTriton(Kernel):
         if call.direction == "bwd" and call.num_q_heads * traits.seqlen_q * call.head_dim > MOST_ELEMENTS:
             return "its backward addresses no more than 2³¹ elements"
         return None
+
+    def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
+        """A list for each query head, and backward of keys too, with the product of out and dout and the row
+        sums of it."""
+        sizes = CallSizes(call, mask.traits)
+        lists = sizes.block_list((BLOCK, BLOCK), call.num_q_heads)
+        if not sizes.is_backward:
+            return sizes.lse + lists
+        return 2 * sizes.lse + 2 * lists + sizes.queries
 
     def prepare(self, problem: Problem) -> VsaTritonPrepared:
         return VsaTritonPrepared(problem)

@@ -337,7 +337,7 @@ def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> Cal
     mask = question.mask
     rows = mask.seqlen_q * call.num_q_heads + mask.seqlen_k * call.num_kv_heads
     tensors = 2 * rows * call.head_dim * call.elem_bytes * (2 if call.direction == "bwd" else 1)
-    stored = Registry("kernel").load(model.kernel).stored_bytes(call, question.mask.traits)
+    buffers = Registry("kernel").load(model.kernel).buffer_bytes(call, question.mask)
     return CallForecast(
         RankTimes(seconds, seconds, seconds),
         float(model.slowdown(at_boost)),
@@ -345,7 +345,7 @@ def _alone(question: AdviceQuestion, call: CallSpec, device: DeviceModel) -> Cal
         statistics.waste,
         0.0,
         0.0,
-        tensors * 1.3 + stored,
+        tensors + buffers,
     )
 
 

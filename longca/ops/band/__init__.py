@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from longca.ops.band.plan import BandPlan, bytes_of, of_rows, plan_band_attention
     from longca.ops.band.replay.launcher import unknown_launchers
     from longca.ops.band.tables.backward_rule import AddOrder, orders_of_parts
-    from longca.ops.band.tables.backward_way import backward_us
+    from longca.ops.band.tables.backward_way import backward_us, is_one_pass
     from longca.ops.band.versions import unusable_triton
 else:
     __getattr__, __dir__ = face(__name__)
@@ -28,6 +28,7 @@ __all__ = [
     "builds_of",
     "bytes_of",
     "compile_builds",
+    "is_one_pass",
     "of_rows",
     "orders_of_parts",
     "plan_band_attention",

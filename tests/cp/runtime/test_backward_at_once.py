@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from longca.cp.comm.backend import Comm
-from longca.cp.runtime.dkv_reduce import _received_rows
 from longca.cp.schedule.keys_at_once import has_runs
+from longca.cp.schedule.memory import summed_keys
 from longca.cp.schedule.plan import Transfer
 from longca.cp.schedule.ring_and_gather import Gather
 from tests.helpers.cp.case import STATIC_MASKS, Case
@@ -46,11 +46,11 @@ def test_gradients_are_those_of_one_device(world: int, strategy: str) -> None:
 
 
 def test_sums_have_the_rows_that_others_send() -> None:
-    assert _received_rows([[], []]) == (slice(0, 0), 0)
+    assert summed_keys([[], []]) == (slice(0, 0), 0)
     once = [[Transfer(1, 0, 4, 9)], [Transfer(2, 0, 9, 12)]]
-    assert _received_rows(once) == (slice(4, 12), 1)
+    assert summed_keys(once) == (slice(4, 12), 1)
     twice = [[Transfer(1, 0, 4, 9), Transfer(3, 0, 20, 21)], [Transfer(2, 0, 8, 12)]]
-    assert _received_rows(twice) == (slice(4, 21), 2)
+    assert summed_keys(twice) == (slice(4, 21), 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

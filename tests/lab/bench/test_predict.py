@@ -121,29 +121,81 @@ def test_cells_are_predicted_together_as_in_any_order():
 
 @pytest.fixture(scope="module")
 def memory_shares() -> list[float]:
-    """Memory that committed cells needed, over what is forecast, in rising order."""
-    records = [record for name in ("dense", "cp") for record in committed(f"h200-{name}", step=10)]
-    predictor = Predictor("cuda", is_here=False)
+    """Memory that committed cells needed, over what is forecast, in rising order.
+
+    Play-offs are left out: their records have the memory of several methods, which one process holds. Records
+    of earlier versions are in: of a measurement that left 32 MiB of cuBLAS's to each cell, and of engines
+    that chose other ways. A forecast is for the present code, so most of the shares beyond the bound are
+    theirs.
+    """
+    records = [
+        record
+        for name in ("dense", "cp")
+        for record in committed(f"h200-{name}", step=10)
+        if record.memory and record.work is None and not record.playoff and record.cell.seqlen >= 8192
+    ]
+    predictions = Predictor("cuda", is_here=False).predict_all([record.cell for record in records])
     return sorted(
-        max(record.memory.absolute_peak_bytes) / predictor.predict(record.cell).memory_bytes
+        max(record.memory.absolute_peak_bytes) / predictions[record.cell.cell_id].memory_bytes
         for record in records
-        if record.memory and record.work is None and record.cell.seqlen >= 8192
+        if record.memory
     )
 
 
-@pytest.mark.xfail(strict=True, reason="too low for usp, paper_style_ring, torch's rings and cudnn_flex")
 def test_the_forecast_of_memory_holds_for_nine_of_ten_committed_records(memory_shares):
-    """Nine of ten cells need at most what was forecast. Every fortieth record alone met this by chance."""
+    """Nine of ten cells need at most what was forecast, but for a twentieth, and as many at least 19 parts in
+    20 of it: the forecast is neither low nor high."""
+    assert len(memory_shares) > 300
     assert memory_shares[int(0.9 * len(memory_shares))] <= 1.05
+    assert memory_shares[int(0.1 * len(memory_shares))] >= 0.95
+    assert memory_shares[len(memory_shares) // 2] == pytest.approx(1, abs=0.01)
 
 
-def test_the_forecast_of_memory_holds_for_committed_records(memory_shares):
-    """Three of four cells need at most what was forecast, nine of ten at most a fifth more, half of all at
-    least half of it."""
-    assert len(memory_shares) > 50
-    assert memory_shares[int(0.75 * len(memory_shares))] <= 1.05
-    assert memory_shares[int(0.9 * len(memory_shares))] <= 1.2
-    assert memory_shares[len(memory_shares) // 2] > 0.5
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"strategy": ["usp"]},
+        {"strategy": ["paper_style_ring"]},
+        {"strategy": ["torch_cp", "torch_cp_alltoall"]},
+        {"kernel": ["cudnn_flex"]},
+    ],
+    ids=str,
+)
+def test_the_forecast_of_memory_is_not_low_for_a_method(names):
+    """Of methods whose forecast was too low."""
+    name = "h200-cp" if "strategy" in names else "h200-dense"
+    records = [
+        record
+        for record in committed(name, **names)
+        if record.memory and not record.playoff and record.cell.seqlen >= 8192
+    ]
+    records = [record for record in records if record.started_at > "2026-11-23"][::3]
+    predictions = Predictor("cuda", is_here=False).predict_all([record.cell for record in records])
+    shares = sorted(
+        max(record.memory.absolute_peak_bytes) / predictions[record.cell.cell_id].memory_bytes
+        for record in records
+        if record.memory
+    )
+    assert shares and shares[int(0.9 * len(shares))] <= 1.05
+
+
+def test_gradients_of_one_pass_have_float32_sums():
+    """Band attention's one pass over long rows adds to sums; its two kernels under a narrow window do not."""
+    how = {"kernel": "band", "direction": "bwd", "num_q_heads": 64, "num_kv_heads": 8, "head_dim": 128}
+    long, narrow = (
+        Predictor("cuda").predict(wanted).memory_bytes
+        for wanted in (
+            cell("full", 16384, **how),
+            cell("causal_sliding_window", 16384, **how, mask_params={"window": 256}),
+        )
+    )
+    assert long - narrow == pytest.approx(4 * 16384 * 128 * (64 + 8 + 8), rel=0.05)
+
+
+def test_a_large_block_mask_has_more_runs_in_a_row_than_its_small_one():
+    """So a kernel with a table of runs says that the table is too large."""
+    wanted = cell("block_sparse_uniform", seqlen=65536, kernel="cudnn_flex", num_q_heads=64, num_kv_heads=64)
+    assert "table of intervals" in (Predictor("cuda", is_here=False).predict(wanted).unsupported or "")
 
 
 def test_a_plan_is_for_this_machine_or_for_a_gpu_that_is_named(longca):

@@ -1,5 +1,6 @@
 """Predictions for cells before they are run: support, operations, memory and time. No torch, no tensors."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -7,6 +8,7 @@ from typing import Any
 
 from longca.core import DTYPE_BYTES, Registry, Work
 from longca.core.plugin import is_of_package
+from longca.kernels import CallSizes
 from longca.lab.bench.plan.shards import estimate_playoff_seconds, estimate_seconds
 from longca.lab.studies import Cell, Measure, Study, cell_mask, mask_name
 from longca.lab.studies.playoff.case import case_id, may_play
@@ -15,10 +17,9 @@ from longca.masks import LazyMask, Mask, MaskBuilder, Traits
 
 # a block mask of this many blocks a side has the traits of a large one, without its gigabytes
 PROXY_BLOCKS = 16
+# of the number of runs in a row, whose variance is about half of its mean: the largest of 10⁵ rows
+DEVIATIONS = 3.0
 EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
-TENSORS_HELD = {("kernel", "fwd"): 1.3, ("kernel", "bwd"): 2.0, ("cp", "fwd"): 3.5, ("cp", "bwd"): 3.2}
-"""the memory of a call over that of its inputs, results and gradients: what nine of ten cells of the
-committed records stay below, the kernel's own storage of S² apart"""
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,6 @@ class Predictor:
         tensors = 2 * row * (cell.num_queries * cell.num_q_heads + cell.seqlen * cell.num_kv_heads)
         if cell.direction == "bwd":
             tensors *= 2
-        held = (
-            TENSORS_HELD[cell.kind, cell.direction] * tensors / cell.world
-            + kernel.stored_bytes(cell.call_spec, traits) / cell.world
-        )
         return Prediction(
             cell,
             unavailable,
@@ -151,7 +148,7 @@ class Predictor:
             density,
             flops,
             tensors,
-            round(held),
+            self._memory_bytes(cell, tensors, traits) if unsupported is None else 0,
             on_gpu=self.device_type == "cuda",
         )
 
@@ -174,8 +171,23 @@ class Predictor:
         kernel = self._plugin("kernel", cell.kernel)
         if cell.strategy is None:
             return kernel.supports(cell.call_spec, traits, self.device_type)
-        mask = self._drawn.get(mask_name(cell)) or LazyMask(traits, lambda: cell_mask(cell))
+        mask = self._lazy(cell, traits)
         return self._strategy(cell).refusal(mask, cell.call_spec, cell.world, kernel, self.device_type)
+
+    def _memory_bytes(self, cell: Cell, tensor_bytes: int, traits: Traits) -> int:
+        """Bytes of the rank that needs most while the cell is measured."""
+        kernel = self._plugin("kernel", cell.kernel)
+        call = cell.call_spec
+        mask = self._lazy(cell, traits)
+        if cell.strategy is None:
+            return tensor_bytes + kernel.buffer_bytes(call, mask)
+        buffers = self._strategy(cell).buffer_bytes(mask, call, cell.world, kernel, self.device_type)
+        # the measurement holds dO of the checked call, and in both directions that of all others
+        checked = CallSizes(call, traits).queries * (1 if cell.direction == "bwd" else 2)
+        return round((tensor_bytes + checked) / cell.world) + buffers
+
+    def _lazy(self, cell: Cell, traits: Traits) -> Mask | LazyMask:
+        return self._drawn.get(mask_name(cell)) or LazyMask(traits, lambda: cell_mask(cell))
 
     def _strategy(self, cell: Cell) -> Any:
         """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for
@@ -196,11 +208,7 @@ class Predictor:
             if self._plugin("mask", cell.mask).family == "dynamic" and 0 < small < cell.seqlen:
                 arguments = {**cell.mask_key, "seqlen": small, "new_tokens": None}
                 proxy = self._builder.build(cell.mask, **arguments)
-                area = round(proxy.density * proxy.num_groups * cell.num_pairs)
-                self._masks[name] = (
-                    replace(proxy.traits, seqlen_q=cell.num_queries, seqlen_k=cell.seqlen, area=area),
-                    proxy.density,
-                )
+                self._masks[name] = _enlarged(proxy.traits, proxy.density, cell), proxy.density
             else:
                 self._drawn[name] = mask = self._builder.build(cell.mask, **cell.mask_key)
                 self._masks[name] = mask.traits, mask.density
@@ -210,3 +218,26 @@ class Predictor:
         if (kind, name) not in self._plugins:
             self._plugins[kind, name] = Registry(kind).load(name)
         return self._plugins[kind, name]
+
+
+def _enlarged(small: Traits, density: float, cell: Cell) -> Traits:
+    """The traits of a cell's block mask, from those of a small one of its kind.
+
+    A row of N independent blocks of density p has N·p·(1 − p) runs of visible blocks. The largest number of
+    all rows is some standard deviations above.
+    """
+    rows = cell.num_queries / small.seqlen_q
+    keys = cell.seqlen / small.seqlen_k
+    runs = PROXY_BLOCKS * density * (1 - density)
+    of_row, of_col = (
+        math.ceil(runs * longer + DEVIATIONS * math.sqrt(runs * longer / 2)) for longer in (keys, rows)
+    )
+    return replace(
+        small,
+        seqlen_q=cell.num_queries,
+        seqlen_k=cell.seqlen,
+        area=round(density * small.num_groups * cell.num_pairs),
+        num_bands=round(small.num_groups * PROXY_BLOCKS * rows * runs * keys),
+        max_row_intervals=of_row,
+        max_col_intervals=of_col,
+    )

@@ -67,6 +67,11 @@ def chosen_way(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = 
     return min(times, key=times.__getitem__)
 
 
+def is_one_pass(mask: Mask, num_q_heads: int, num_kv_heads: int, head_dim: int = HEAD_DIM) -> bool:
+    """True if one kernel makes all gradients, in float32 sums; False for two kernels, which need none."""
+    return chosen_way(mask, num_q_heads, num_kv_heads, head_dim).order is not None
+
+
 def _tiles_of(mask: Mask) -> TileRows:
     (bands,) = mask.groups
     return TileRows.of(bands, mask.seqlen_q, mask.seqlen_k)
