@@ -153,9 +153,7 @@ def test_it_ends_quietly_where_its_reader_leaves(num_lines: int) -> None:
     )
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.stderr, done.returncode) == (b"", 0)
     assert "with until_reader_leaves():\n        sys.exit(main(" in Path(campaign.__file__).read_text()

@@ -16,6 +16,7 @@ from longca.core import boot_id
 from longca.lab.bench.workers.process import ending_signals
 
 VARIABLE = "LONGCA_WORKFLOW"
+WAIT_SECONDS = 600.0  # that a user's run waits for another one
 NAMESPACE = Path("/proc/self/ns/pid")
 
 
@@ -60,6 +61,12 @@ def this_process() -> str:
 def by_workflow(environ: Mapping[str, str] = os.environ) -> bool:
     """True if a workflow has started this process."""
     return bool(environ.get(VARIABLE))
+
+
+def usual_wait_s(environ: Mapping[str, str] = os.environ) -> float | None:
+    """How long a run waits for another one on its device, in seconds. None: without limit, for jobs of a
+    workflow and of Slurm, which have a limit of their own."""
+    return None if by_workflow(environ) or environ.get("SLURM_JOB_ID") else WAIT_SECONDS
 
 
 def workflow_is_gone(environ: Mapping[str, str] = os.environ) -> bool:

@@ -19,7 +19,7 @@ from longca.lab.bench.measure.environment import slurm_job
 from longca.lab.bench.measure.result import Result, check_mask, read_digests
 from longca.lab.bench.plan.order import shuffled
 from longca.lab.bench.run.controls import DeviceControls, device_key
-from longca.lab.bench.run.ending import Stop, by_workflow, stopped_by_signals
+from longca.lab.bench.run.ending import Stop, by_workflow, stopped_by_signals, usual_wait_s
 from longca.lab.bench.run.method_version import MethodVersions
 from longca.lab.bench.run.playoffs import PlayoffRun
 from longca.lab.bench.run.progress import Progress, make_progress
@@ -54,6 +54,7 @@ def run_cells(
     playoffs: Playing = "none",
     repeats: bool = False,
     elsewhere: Known | None = None,
+    wait_s: float | None = None,
 ) -> Summary:
     """Measure those of the cells that have no record of today's method, in random order. Then, if asked to,
     some a second time, and play off their cases.
@@ -75,9 +76,11 @@ def run_cells(
             "only": no cell is measured.
         repeats: measure some of the cells a second time, as the study says.
         elsewhere: further cells, of which files have records. They take part in play-offs.
+        wait_s: how long to wait for another run on the device; `usual_wait_s` if not given.
 
     Raises:
-        UserError: another run uses the folder, it cannot be written, or the device does not exist here.
+        UserError: another run uses the folder, or the device for longer than `wait_s`; the folder cannot be
+            written, or the device does not exist here.
         JobError: machines were lost, and cells are left that need them. All others are stored.
         KeyboardInterrupt: on a signal that ends it, after all workers are stopped, and before the next cell
         if the workflow that started
@@ -103,7 +106,7 @@ def run_cells(
             logs,
             stop.now,
             launcher,
-            Claimant(show.note, stop.soon),
+            Claimant(show.note, stop.soon, usual_wait_s() if wait_s is None else wait_s),
             meanwhile=lambda: (known(), versions_on()),
             first_world=first_world,
         ) as pool,
