@@ -28,6 +28,7 @@ from benchmarks.renew import Part, rest, run
 from longca.core import UserError, format_length, unknown
 from longca.lab.bench import Prediction, Predictor, gpu_machine, playoff_hours
 from longca.lab.bench.run.players import Playoff, unplayed
+from longca.lab.cli.terminal import until_reader_leaves
 from longca.lab.store import known_cells
 from longca.lab.store.text import plural
 from longca.lab.studies import Cell, Study, load_study
@@ -354,4 +355,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with until_reader_leaves():
+        sys.exit(main(sys.argv[1:]))

@@ -312,6 +312,30 @@ def test_its_size_is_told_while_pip_removes_folders(monkeypatch, tmp_path):
         thread.join()
 
 
+def test_it_says_what_pip_does_while_it_unpacks(monkeypatch, tmp_path, capsys):
+    """A minute may pass between two sizes. Two of three packages are unpacked; the third one is named."""
+    monkeypatch.setattr(setup, "VENV", tmp_path)
+    monkeypatch.setattr(setup, "LOG_SECONDS", 0.3)
+    site = tmp_path / "lib/python3.11/site-packages"
+    (site / "old-1.dist-info").mkdir(parents=True)
+    program = (
+        "import pathlib, time; print('Collecting a==1 (from -r lock)', flush=True); time.sleep(1)\n"
+        "print('Collecting b==1\\nInstalling collected packages: a, b, c', flush=True); time.sleep(1)\n"
+        f"[(pathlib.Path({str(site)!r}) / f'{{name}}-1.dist-info').mkdir() for name in 'ab']; time.sleep(1)"
+    )
+    command = [sys.executable, "-c", program]
+    done = setup.waited_for(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    )
+    said = capsys.readouterr().err
+    assert done.returncode == 0 and done.stdout.startswith("Collecting a")
+    steps = [
+        said.find(part) for part in ("fetching package 1,", "unpacking 1 of 3 (a),", "unpacking 3 of 3 (c),")
+    ]
+    assert -1 not in steps and steps == sorted(steps), said
+    assert " MB on disk after " in said and setup.doing("", 0) == ""
+
+
 def test_the_torch_of_another_index_needs_a_lock(installed, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TORCH_INDEX", "https://download.pytorch.org/whl/rocm7")
     with pytest.raises(SystemExit, match="2"):

@@ -52,7 +52,7 @@ def _rows() -> Any:
     from longca.lab.store.load import load_columns
     from longca.lab.store.table import RANKED_BY, is_ranked
     from longca.predict import ran_earlier
-    from longca.predict.fitted import EARLIER_RECORDS
+    from longca.predict.earlier import EARLIER_RECORDS
 
     files = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.parquet"))]
     table, problems = load_columns(files, [*dict.fromkeys((*COLUMNS, *RANKED_BY, "git_sha"))])

@@ -288,7 +288,7 @@ def torch_in(python: str) -> "str | None":
 
 def pip(*arguments: str):
     """Runs pip; one line says why where it fails."""
-    done = run_pip(["-q", *arguments])
+    done = run_pip([*arguments])
     if done.returncode:
         stop(why_pip_failed(done.stdout + done.stderr))
 
@@ -311,14 +311,18 @@ def run_pip(arguments):
 
 
 def waited_for(process) -> subprocess.CompletedProcess:
-    """The end of a process; meanwhile says every few seconds how far .venv is: on a terminal in one line."""
+    """The end of a process; meanwhile says every few seconds what it does and how large .venv is: on a
+    terminal in one line."""
     start = time.monotonic()
+    before = unpacked()
     on_terminal = sys.stderr.isatty()
     while True:
         try:
             out, err = process.communicate(timeout=TERMINAL_SECONDS if on_terminal else LOG_SECONDS)
-        except subprocess.TimeoutExpired:
-            text = f"setup:   … {megabytes()} MB on disk after {duration(time.monotonic() - start)}"
+        except subprocess.TimeoutExpired as running:
+            said = (running.output or b"").decode("utf-8", "replace")
+            size = f"{megabytes()} MB on disk after {duration(time.monotonic() - start)}"
+            text = f"setup:   … {doing(said, len(unpacked() - before))}{size}"
             sys.stderr.write(f"\r{text}\033[K" if on_terminal else f"{text}\n")
             sys.stderr.flush()
             continue
@@ -328,6 +332,23 @@ def waited_for(process) -> subprocess.CompletedProcess:
         if on_terminal:
             sys.stderr.write("\r\033[K")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def doing(said: str, num_unpacked: int) -> str:
+    """What pip does now, by what it has said so far: "unpacking 14 of 110 (scipy), ". "" if it has said
+    nothing."""
+    listed = re.search(r"^Installing collected packages: (.+)$", said, re.MULTILINE)
+    if listed:
+        names = listed.group(1).split(", ")
+        now = min(num_unpacked, len(names) - 1)
+        return f"unpacking {now + 1} of {len(names)} ({names[now]}), "
+    num_found = len(re.findall(r"^\s*Collecting ", said, re.MULTILINE))
+    return f"fetching package {num_found}, " if num_found else ""
+
+
+def unpacked() -> "set[Path]":
+    """The packages in .venv; a folder that pip is about to remove begins with "~"."""
+    return set(VENV.glob("lib/python*/site-packages/[!~]*.dist-info"))
 
 
 def why_pip_failed(output: str) -> str:

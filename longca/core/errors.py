@@ -138,14 +138,17 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     )
 
 
-def unknown(kind: str, name: object, known: Iterable[str], todo: str = "") -> UserError:
+def unknown(
+    kind: str, name: object, known: Iterable[str], todo: str = "", near: Sequence[str] = ()
+) -> UserError:
     """The error for an unknown name: it suggests the most similar names, or all names if none is similar.
 
     Args:
         name: the given value, of any type.
+        near: what is suggested in place of the known names that are similar.
     """
     known = sorted(known)
-    close = nearest(name, known) if isinstance(name, str) else []
+    close = near or (nearest(name, known) if isinstance(name, str) else [])
     if close:
         offer = "did you mean " + ", ".join(f"'{n}'" for n in close) + "?"
     else:

@@ -24,7 +24,7 @@ from longca.core.children.first_call import with_first_call
 from longca.core.children.trial import MEND, refusals
 from longca.core.errors import UserError, unknown
 from longca.core.reading import PACKAGE_ROOT
-from longca.core.signature import refused_signature
+from longca.core.signature import refused_signature, unable_without_methods
 
 IN_WORKERS = ("prepare",)  # methods that only worker processes call
 
@@ -53,6 +53,8 @@ class Kind:
     replaced: Mapping[str, str] = field(default_factory=dict)
     """attributes of earlier contracts, which nothing reads any more, with what replaces each; an external
     plug-in that defines one is refused"""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """method that must be defined → another one that may be defined in its place"""
 
 
 KINDS: dict[str, Kind] = {
@@ -79,6 +81,7 @@ KINDS: dict[str, Kind] = {
                 "refusal_of": "now refusal(mask, call, world, kernel, device_type)",
                 "refusal_with": "now refusal(mask, call, world, kernel, device_type)",
             },
+            instead={"local_calls": "refusal"},
         ),
         Kind("figure", "figures", "lab/report/figures", "longca.lab.report.contract:Figure"),
         Kind("paper_figure", "paper_figures", "lab/paper/figures", "longca.lab.paper.contract:Exhibit"),
@@ -142,7 +145,7 @@ class Registry:
         contract = _contract(self.kind)
         if self.kind.suffix == ".py":
             self.check([name])
-            plugin = _from_module(path, self.kind)
+            plugin = load_file(self.kind, path)
         else:
             try:
                 plugin = contract.from_file(path)
@@ -248,17 +251,13 @@ def as_broken(path: Path, error: Exception) -> BrokenPlugin:
     return BrokenPlugin(f"Plug-in '{path}' fails", why=_described(error), todo=MEND)
 
 
-def load_file(kind: str, path: Path) -> Plugin:
-    """The plug-in of this Python file, imported in this process. Raises BrokenPlugin."""
-    return _from_module(path, KINDS[kind])
-
-
 def _contract(kind: Kind) -> Any:
     module_name, _, class_name = kind.contract.partition(":")
     return getattr(importlib.import_module(module_name), class_name)
 
 
-def _from_module(path: Path, kind: Kind) -> Plugin:
+def load_file(kind: Kind, path: Path) -> Plugin:
+    """The plug-in of this Python file, imported in this process. Raises BrokenPlugin."""
     contract: type[Plugin] = _contract(kind)
     if path.exists() and not path.is_file():
         raise BrokenPlugin(f"'{path}' is not a plug-in", why="it is no file", todo="Remove it or make it one")
@@ -282,6 +281,7 @@ def _from_module(path: Path, kind: Kind) -> Plugin:
         _check_attributes(path, classes[0], contract)
         _check_methods(path, classes[0], contract)
         _try_methods_first(path, classes[0], contract)
+        unable_without_methods(classes[0], contract, kind.instead)
     try:
         return classes[0]()
     except KeyboardInterrupt:

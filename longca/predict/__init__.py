@@ -7,15 +7,8 @@ from longca.core.lazy import face
 
 if TYPE_CHECKING:
     from longca.predict import fit, fitted
-    from longca.predict.fitted import (
-        Interval,
-        KernelModel,
-        clock_slowdown,
-        form_labels,
-        part_kind,
-        ran_earlier,
-        widest,
-    )
+    from longca.predict.earlier import ran_earlier
+    from longca.predict.fitted import Interval, KernelModel, clock_slowdown, form_labels, part_kind, widest
     from longca.predict.kernel import (
         TileShape,
         TileStatistics,

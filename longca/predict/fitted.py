@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from longca.masks import Mask, Traits
     from longca.predict.kernel import TileStatistics
 
-BANDS = ("band", "band_atomic")
-# commits of records of earlier kernels of `band`
-EARLIER_RECORDS = ("472f5e6", "7df73e2", "d3404dd", "8337dc1", "50cde0b", "ad40a9a")
 FITTED_HEAD_DIM = 128
 LONG_ROWS = 0.25
 BY_PEAK = "share of peak"  # the source of a model that is of another GPU
@@ -52,11 +49,6 @@ NOMINAL = 0.96
 # of an H200, the same for all kernels and both directions: see docs/results/h200/prediction.md
 BOOST_S = 6e-3
 SETTLED_S = 24e-3
-
-
-def ran_earlier(kernel: str, git_sha: str) -> bool:
-    """True if records of a kernel at a commit are of `band` before its present kernels."""
-    return kernel in BANDS and git_sha.startswith(EARLIER_RECORDS)
 
 
 def form_labels(traits: Traits, heads_per_kv: int) -> dict[str, str]:

@@ -1,6 +1,9 @@
 """The order of the study's grid, in calls of ten minutes."""
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,21 @@ def test_takes_as_many_parts_as_fit(study: str, monkeypatch: pytest.MonkeyPatch)
     ]
     with pytest.raises(UserError, match="campaign"):
         parts_that_fit("large", 1.0, 1)
+
+
+@pytest.mark.parametrize("num_lines", [1, 20_000])
+def test_it_ends_quietly_where_its_reader_leaves(num_lines: int) -> None:
+    """`python -m benchmarks.campaign | head`: few lines fail at the end, many while they are written."""
+    program = (
+        "import sys; from longca.lab.cli.terminal import until_reader_leaves\n"
+        f"with until_reader_leaves():\n    [print('x' * 80) for _ in range({num_lines})]; sys.exit(0)"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.stderr, done.returncode) == (b"", 0)
+    assert "with until_reader_leaves():\n        sys.exit(main(" in Path(campaign.__file__).read_text()
 
 
 def test_parts_side_by_side() -> None:

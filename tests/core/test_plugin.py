@@ -11,6 +11,7 @@ import pytest
 from longca.core import plugin
 from longca.core.errors import UserError
 from longca.core.plugin import KINDS, BrokenPlugin, Registry, plugin_folders
+from longca.core.signature import undefined_methods
 
 WITH_HELPERS = """
 from dataclasses import dataclass
@@ -156,6 +157,31 @@ def test_an_attribute_of_another_type_is_named(plugins: Path, line: str, expecte
     (plugins / "kernels" / "typed.py").write_text(text)
     with pytest.raises(BrokenPlugin, match=expected) if expected else nullcontext():
         Registry("kernel").load("typed")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("kernel", "def supports(self, call, traits, device_type): return None", "defines no prepare"),
+        ("kernel", "def available(self, device_type): return 'of its own'", "of its own"),
+        ("strategy", "def prepare(self, problem, kernel, comm): return None", "defines no local_calls"),
+        ("strategy", "def refusal(self, mask, call, world, kernel, device_type): return None", "no prepare"),
+    ],
+)
+def test_a_plugin_without_a_needed_method_cannot_run(plugins: Path, kind: str, text: str, reason: str):
+    """And says so each time that it is loaded. Nothing of the package lacks one."""
+    contract = KINDS[kind].contract.replace(":", " import ")
+    name, path = contract.split()[-1], plugins / KINDS[kind].plural / "lacking.py"
+    path.write_text(f"from {contract}\nclass Lacking({name}):\n    label = 'Lacking'\n    {text}\n")
+    for _ in range(2):
+        assert Registry(kind).load("lacking").available("cpu").endswith(reason)
+    bases = {known: plugin._contract(KINDS[known]) for known in KINDS}
+    assert not [
+        (loaded.name, missing)
+        for known in KINDS
+        for loaded in Registry(known, []).load_all()
+        if (missing := undefined_methods(type(loaded), bases[known], KINDS[known].instead))
+    ]
 
 
 def test_a_mended_file_loads(plugins: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from longca.core.children.processes import die_with
 from longca.core.children.trial import MEND
-from longca.core.plugin import BrokenPlugin, load_file
+from longca.core.plugin import KINDS, BrokenPlugin, load_file
 
 OUT_OF_REACH = 200  # lowest descriptor for answers, beyond descriptors that a plug-in may write to by mistake
 
@@ -27,7 +27,7 @@ def main() -> None:
     for file in request["files"]:
         refusal = None
         try:
-            load_file(request["kind"], Path(file))
+            load_file(KINDS[request["kind"]], Path(file))
         except BrokenPlugin as error:
             refusal = error.what, error.why, error.todo
         except KeyboardInterrupt:  # raised by the plug-in: there is no keyboard

@@ -11,6 +11,7 @@ import typer
 from longca.lab.cli.options import (
     Json,
     NewTokens,
+    Wait,
     check_call,
     line_width,
     mask_choice,
@@ -29,6 +30,7 @@ DEFAULTS = {
     "cpu": {"seqlen": "1K", "heads": "8:2", "head_dim": 64, "dtype": "fp32"},
 }
 CHECKS = ("sample", "all")
+WAIT_SECONDS = 600.0  # for another run: who is at a terminal would rather know
 DIRECTIONS = {"fwd": ["fwd"], "bwd": ["bwd"], "both": ["fwd", "bwd"]}
 WORDS = {"fwd": "forward", "bwd": "backward"}
 
@@ -86,13 +88,15 @@ def command(
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a kernel is stopped")] = 120.0,
+    wait: Wait = WAIT_SECONDS,
     as_json: Json = False,
 ) -> None:
     """Check and time a kernel in a file of its own.
 
     Nothing is registered. The file defines forward(q, k, v, mask). It is compared with a float64 reference,
-    before it is timed and in timed calls; a wrong result has no speed. Exit code 1: it is wrong, too fast to
-    be true, raises, hangs or dies.
+    before it is timed and in timed calls; a wrong result has no speed. Exit code 0: what it can run is right;
+    1: it is wrong, too fast to be true, raises, hangs or dies; 2: it can run none of these calls here, or the
+    command is wrong.
     """
     from longca.core import unknown
     from longca.lab.bench import compare_own_file
@@ -122,6 +126,7 @@ def command(
         device=chosen,
         seed=check_seed,
         announce=_announce,
+        wait_s=wait,
     )
     _announce("")
     if as_json:
@@ -134,8 +139,8 @@ def command(
         )
     else:
         _print(run)
-    if not all(result.is_right for result in run.results):
-        raise typer.Exit(1)
+    if run.exit_code:
+        raise typer.Exit(run.exit_code)
 
 
 def _check(grid: dict[str, Any]) -> None:
@@ -264,6 +269,8 @@ def _finding(run: OwnFileRun, result: OwnFileResult) -> str:
             "timeout": "hangs",
             "oom": "failed",
             "implausible": "is too fast to be true",
+            "unsupported": "does not support this call",
+            "unavailable": "cannot run here",
         }
         what = words.get(outcome.status, outcome.status)
         origin = f"\n  {result.place}" if result.place else ""

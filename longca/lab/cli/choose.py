@@ -146,6 +146,7 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     import textwrap
 
     from longca.lab.ranking.sentences import WITH_RESTS, place_text
+    from longca.lab.report.content.earlier import earlier_text
     from longca.lab.report.series import rate_unit
     from longca.lab.store.text import number, plural
 
@@ -174,8 +175,7 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))
     if ranking.earlier:
-        note = f"{', '.join(ranking.earlier)}: measured before the present kernels; docs/results/h200/band.md has these, on one GPU"  # noqa: E501
-        print(textwrap.fill(note, width, subsequent_indent="  "))
+        print(textwrap.fill(earlier_text(ranking.earlier), width, subsequent_indent="  "))
     seeds = (
         f", {'seed' if len(ranking.seeds) == 1 else 'seeds'} {', '.join(map(str, ranking.seeds))}"
         if ranking.corpora

@@ -106,16 +106,16 @@ def command(
             todo=f"Give them as the second: `longca compare RECORDS {PUBLISHED}`",
         )
     chosen = selection(kernel, strategy, mask, direction, seqlen, world)
-    first, problems = _records(a, results)
+    first, repeats, problems = _records(a, results)
     if b == PUBLISHED:
         (first,) = _selected(chosen, first)
         comparison = compare_published(first, load_published(), rule=rule)
         sources = "; ".join(f"{source.title} ({source.how})" for source in load_sources().values())
         sides = [_described(a, first), Described(PUBLISHED, f"published: {sources}")]
     else:
-        other, more = _records(b, results)
+        other, repeats_of_b, more = _records(b, results)
         first, other = _selected(chosen, first, other)
-        comparison = compare_records(first, other, rule=rule)
+        comparison = compare_records(first, other, rule=rule, repeats=(repeats, repeats_of_b))
         sides = [_described(a, first), _described(b, other)]
         problems = problems + more
     count = None if show_all else 10
@@ -145,9 +145,9 @@ def _rule(tolerance: str, by_rate: bool) -> Rule:
     return Rule(share, by_rate)
 
 
-def _records(text: str, results: Path | None) -> tuple[list[Record], list[str]]:
-    """The records of one side, and the files that could not be read. Raises UserError if there are no
-    records."""
+def _records(text: str, results: Path | None) -> tuple[list[Record], list[Record], list[str]]:
+    """The records of one side, its repeats, and the files that could not be read. Raises UserError if there
+    are no records."""
     from longca.core import UserError
 
     opened = open_records([text] if Path(text).exists() else text.split(","), results)
@@ -157,7 +157,7 @@ def _records(text: str, results: Path | None) -> tuple[list[Record], list[str]]:
             why=f"{opened.problems[0]}" if opened.problems else "",
             todo="" if opened.problems else "Measure first with `longca run`",
         )
-    return opened.records, [str(problem) for problem in opened.problems]
+    return opened.records, opened.repeats, [str(problem) for problem in opened.problems]
 
 
 def _selected(chosen: Selection, *sides: list[Record]) -> list[list[Record]]:
@@ -201,8 +201,8 @@ def _history(
     from longca.lab.store import replace_file
 
     opened = [_records(name, results) for name in names]
-    problems = [problem for _, more in opened for problem in more]
-    selected = _selected(chosen, *(records for records, _ in opened))
+    problems = [problem for *_, more in opened for problem in more]
+    selected = _selected(chosen, *(records for records, *_ in opened))
     sides = [_described(name, records) for name, records in zip(names, selected, strict=True)]
     found = histories([HistorySource(*pair) for pair in zip(names, selected, strict=True)], rule=rule)
     if markdown is not None:

@@ -7,17 +7,16 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     """Write a study's records as records.parquet, .csv and .json."""
 
     from longca.core import UserError
-    from longca.lab.store import load_rows, note_made, records_digest
+    from longca.lab.store import load_rows, note_made
     from longca.lab.store.export import export
     from longca.lab.store.text import plural
 
     _, _, folder = open_study(study, results=results)
-    digest = records_digest(folder)
     loaded = load_rows(folder)
     if not loaded.num_own:
         raise UserError(f"There are no records in '{folder}'", todo="Measure first with `longca run`")
     paths = export(loaded.table, folder, loaded.environments)
-    note_made(folder, "tables", digest)
+    note_made(folder, "tables", loaded.digest)
     if as_json:
         print_json(
             {

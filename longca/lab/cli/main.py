@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from longca.core import UserError
-from longca.lab.cli.terminal import escaped_output, patient_output
+from longca.lab.cli.terminal import escaped_output, patient_output, until_reader_leaves
 
 COMMANDS = (  # in the order of use
     "doctor",
@@ -128,7 +128,7 @@ def main() -> None:
 def _run(names: Sequence[str]) -> None:
     usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
-        with escaped_output():
+        with until_reader_leaves(), escaped_output():
             sys.exit(build_app(names)(prog_name="longca", standalone_mode=False) or 0)
     except usage_error as error:
         message = error.format_message()
@@ -144,8 +144,6 @@ def _run(names: Sequence[str]) -> None:
     except UserError as error:
         print(f"longca: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # the reader (head, less) has left
-        sys.stderr.close()
     except OSError as error:  # of a file that nothing else has told of: most often it is not readable, or its name is too long  # noqa: E501
         name = f"'{error.filename}'" if error.filename is not None else "a file"
         print(f"longca: {UserError(f'Cannot use {name}', why=error.strerror or str(error))}", file=sys.stderr)

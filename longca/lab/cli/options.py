@@ -32,6 +32,12 @@ StudyName = Annotated[
     ),
 ]
 Results = Annotated[Path | None, typer.Option(help="Folder of results", show_default=False)]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        "--wait", min=0, help="Seconds to wait for another run on the device, before it ends with exit code 2"
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON")]
 KernelFilter = Annotated[
     str,

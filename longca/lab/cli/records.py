@@ -48,8 +48,6 @@ class OpenedRows(NamedTuple):
     folder: Path
     files: list[Path]
     loaded: LoadedRows
-    digest: str
-    """of all records of a study, before they were read; "" of files"""
 
 
 def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedRecords:
@@ -81,17 +79,15 @@ def open_records(sources: Sequence[str], results: Path | None = None) -> OpenedR
 
 def open_rows(sources: Sequence[str], results: Path | None = None) -> OpenedRows:
     """The same records as rows."""
-    from longca.lab.store import load_rows, records_digest
+    from longca.lab.store import load_rows
 
     places = _places(sources, results)
     title, path = places[0]
-    digest = "" if path.suffix in FILES else records_digest(path)
     return OpenedRows(
         title,
         path.parent if path.suffix in FILES else path,
         [path for _, path in places if path.suffix in FILES],
         load_rows(*(path for _, path in places)),
-        digest,
     )
 
 

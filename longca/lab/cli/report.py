@@ -46,8 +46,8 @@ def command(
         sources=opened.files,
         environments=opened.loaded.environments,
     )
-    if opened.digest and built.path.resolve() == (opened.folder / PAGE).resolve():
-        note_made(opened.folder, "page", opened.digest)
+    if opened.loaded.digest and built.path.resolve() == (opened.folder / PAGE).resolve():
+        note_made(opened.folder, "page", opened.loaded.digest)
     texts = ending(built)
     page = built.path
     if as_json:

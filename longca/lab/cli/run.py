@@ -20,6 +20,7 @@ from longca.lab.cli.options import (
     SeqlenFilter,
     StrategyFilter,
     StudyName,
+    Wait,
     WorldFilter,
     announce_results,
     line_width,
@@ -109,6 +110,7 @@ def command(
             help="Exit code 1 if there are not so many cells here: jobs of the workflow", show_default=False
         ),
     ] = None,
+    wait: Wait = None,
     as_json: Json = False,
 ) -> None:
     """Measure a study's cells, then play off the fastest kernels. Finished cells are kept: an interrupted
@@ -157,6 +159,7 @@ def command(
             playoffs="only" if playoff_only else "after" if playoff else "none",
             repeats=repeats and not playoff_only,
             elsewhere=choice.elsewhere,
+            wait_s=wait,
         )
 
     name = (study or chosen.name) + (f" --results {results}" if results else "")

@@ -125,6 +125,19 @@ def patient_output() -> Iterator[None]:
                     _give_up(stream.below)
 
 
+@contextmanager
+def until_reader_leaves() -> Iterator[None]:
+    """The block ends without a message where the reader of standard output (`head`, `less`) has left."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up(sys.stdout)
+        sys.stderr.close()  # it may lead to the same reader
+
+
 def _flush(stream: TextIO) -> None:
     try:
         stream.flush()

@@ -11,11 +11,11 @@ from typing import Any
 
 from longca.core import Hardware, load_hardware
 from longca.lab.compare.label import Labels, ratio_text
-from longca.lab.compare.pairs import RecordPair, pair_published, pair_records
-from longca.lab.compare.verdict import OUTCOMES, TIMED, Basis, PairVerdict, Rule, judge
+from longca.lab.compare.pairs import RecordPair, pair_published, pair_records, resolutions_of
+from longca.lab.compare.verdict import OUTCOMES, TIMED, Basis, PairVerdict, Rule, judge, unknown_text
 from longca.lab.published import PublishedRate
 from longca.lab.ranking import WORDS as WORDS_OF_RELATION
-from longca.lab.ranking import Lead, Relation, mean_lead
+from longca.lab.ranking import Lead, Relation, Resolutions, mean_lead
 from longca.lab.ranking.sentences import protocols_text
 from longca.lab.store.text import number, plural
 from longca.lab.studies import Record
@@ -71,7 +71,10 @@ class MethodRow:
     @property
     def mean_text(self) -> str:
         """ "1.04×", or "1.01×, the same"."""
-        return f"{ratio_text(self.mean_ratio)}{', the same' if self.mean and self.mean.is_tie else ''}"
+        meaning = ""
+        if self.mean and self.mean.is_tie:
+            meaning = ", not told apart" if math.isinf(self.mean.log_resolution) else ", the same"
+        return f"{ratio_text(self.mean_ratio)}{meaning}"
 
     @property
     def outcomes(self) -> str:
@@ -232,7 +235,7 @@ class Comparison:
     def resolutions(self) -> list[str]:
         """The resolution of each kind of comparison, one line each: the number of pairs, and the underlying
         repeats."""
-        leads = [change.verdict.lead for change in self.attention if change.verdict.lead]
+        leads = [lead for lead in self._leads if not lead.resolution.is_foreign]
         counts: Counter[tuple[Relation, str]] = Counter(
             (lead.relation, str(lead.resolution)) for lead in leads
         )
@@ -240,6 +243,18 @@ class Comparison:
             f"{plural(count, 'pair')} of {WORDS_OF_RELATION[relation]}: the same within {resolution}"
             for (relation, resolution), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         ]
+
+    @property
+    def unknown(self) -> list[str]:
+        """What is not known of the repeats of a device, and what to do, one line each."""
+        counts = Counter(lead.resolution.borrowed_by for lead in self._leads if lead.resolution.is_foreign)
+        return [
+            unknown_text(plural(count, "pair"), what, self.rule) for what, count in sorted(counts.items())
+        ]
+
+    @property
+    def _leads(self) -> list[Lead]:
+        return [change.verdict.lead for change in self.attention if change.verdict.lead]
 
     @property
     def controls(self) -> list[tuple[str, float]]:
@@ -294,9 +309,17 @@ def compare_records(
     names: tuple[str, str] = ("A", "B"),
     rule: Rule | None = None,
     hardware: Hardware | None = None,
+    repeats: tuple[Sequence[Record], Sequence[Record]] = ((), ()),
 ) -> Comparison:
-    """Compare two sets of records. Peaks are those of `config/hardware.yaml` if `hardware` is not given."""
-    return _judged(names, pair_records(a, b, load_hardware() if hardware is None else hardware), rule)
+    """Compare two sets of records. Peaks are those of `config/hardware.yaml` if `hardware` is not given.
+
+    Args:
+        repeats: of each side, second measurements of its cells. With several records of one cell in a set,
+            these tell how much repeats differ, as on pages.
+    """
+    known = load_hardware() if hardware is None else hardware
+    resolutions = resolutions_of(([*a, *repeats[0]], [*b, *repeats[1]]), known)
+    return _judged(names, pair_records(a, b, known), rule, resolutions=resolutions)
 
 
 def compare_published(
@@ -317,9 +340,11 @@ def _judged(
     pairs: Iterable[RecordPair],
     rule: Rule | None,
     num_alone: tuple[int, int] | None = None,
+    resolutions: Resolutions | None = None,
 ) -> Comparison:
     chosen = rule or Rule()
-    return Comparison(names, tuple(Change(pair, judge(pair, chosen)) for pair in pairs), chosen, num_alone)
+    changes = tuple(Change(pair, judge(pair, chosen, resolutions)) for pair in pairs)
+    return Comparison(names, changes, chosen, num_alone)
 
 
 def _is_control(pair: RecordPair) -> bool:

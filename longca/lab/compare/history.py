@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, log, log1p
+from math import exp, isinf, log, log1p
 from typing import Any, Literal, NamedTuple
 
 from longca.core import Hardware, load_hardware
-from longca.lab.compare.pairs import RecordPair, latest_record
+from longca.lab.compare.pairs import RecordPair, latest_record, resolutions_of
 from longca.lab.compare.side import Side, of_record
 from longca.lab.compare.verdict import Rule, judge
-from longca.lab.ranking import Lead, mean_lead
+from longca.lab.ranking import Lead, Resolutions, mean_lead
 from longca.lab.report.content.method_notes import packages_of
 from longca.lab.store import View
 from longca.lab.studies import Cell, Record
@@ -51,6 +51,17 @@ class Version:
     """rate per device, geometric mean over the shared cells; None without a rate"""
     lead: Lead | None
     """its rate over that of the first version, geometric mean over the shared cells; None for the first"""
+
+    @property
+    def is_open(self) -> bool:
+        """True if too few repeats are known to tell it apart from the first version."""
+        return self.lead is not None and isinf(self.lead.log_resolution)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Its rate over that of the first version as the tie rule bounds it; None for the first, and where it
+        is open."""
+        return None if self.lead is None or self.is_open else (self.lead.low, self.lead.high)
 
     def order(self, rule: Rule) -> Literal["first", "faster", "slower", "same"]:
         """Its rate beside the first version's, by the tie rule and the user's tolerance."""
@@ -112,8 +123,8 @@ class MethodHistory:
                     "commits": list(version.commits),
                     "tflops_per_device": version.tflops,
                     "ratio": version.lead.ratio if version.lead else 1.0,
-                    "low": version.lead and version.lead.low,
-                    "high": version.lead and version.lead.high,
+                    "low": version.bounds and version.bounds[0],
+                    "high": version.bounds and version.bounds[1],
                     "order": version.order(rule),
                     "relation": version.lead and version.lead.relation,
                 }
@@ -169,6 +180,20 @@ class _Group(NamedTuple):
     rests: bool | None
 
 
+class _Judge(NamedTuple):
+    """How two results are compared."""
+
+    rule: Rule = Rule()
+    resolutions: Resolutions | None = None
+
+    def lead(self, first: Side, other: Side) -> Lead | None:
+        """The other's rate over the first's; None where the two cannot be compared."""
+        return judge(RecordPair(first, other), self.rule, self.resolutions).lead
+
+
+_JUDGE = _Judge()  # of whether two results can be compared at all
+
+
 @dataclass(frozen=True)
 class _Measured:
     """A version's timed results, before it is known which cells are shared."""
@@ -198,6 +223,7 @@ def histories(
         for group, measured in _versions_of(_letter(index, len(sources)), source, known):
             groups[group].append(measured)
     chosen = rule or Rule()
+    judged = _Judge(chosen, resolutions_of((source.records for source in sources), known))
     entries: list[MethodHistory] = []
     alone: dict[str, int] = defaultdict(int)
     for group in sorted(groups, key=_order):
@@ -205,7 +231,7 @@ def histories(
         if len(measured) < 2:
             alone["only one version was measured on that GPU by that protocol"] += 1
             continue
-        history = _history(group, measured)
+        history = _history(group, measured, judged)
         if history is None:
             alone["no two versions timed the same cell under the same mask"] += 1
         else:
@@ -248,7 +274,7 @@ def _versions_of(letter: str, source: HistorySource, hardware: Hardware) -> list
     return versions
 
 
-def _history(group: _Group, measured: Sequence[_Measured]) -> MethodHistory | None:
+def _history(group: _Group, measured: Sequence[_Measured], judged: _Judge) -> MethodHistory | None:
     """None if no two versions share a cell."""
     remaining = list(measured)
     left_out = []
@@ -267,7 +293,7 @@ def _history(group: _Group, measured: Sequence[_Measured]) -> MethodHistory | No
         len(shared),
         len(timed) - len(shared),
         tuple(
-            _version(version, remaining[0] if index else None, shared)
+            _version(version, remaining[0] if index else None, shared, judged)
             for index, version in enumerate(remaining)
         ),
         tuple(sorted(left_out)),
@@ -288,18 +314,18 @@ def _shared(versions: Sequence[_Measured]) -> list[str]:
     return sorted(
         cell_id
         for cell_id in common
-        if all(_lead(first.results[cell_id][1], version.results[cell_id][1]) for version in others)
+        if all(_JUDGE.lead(first.results[cell_id][1], version.results[cell_id][1]) for version in others)
     )
 
 
-def _version(version: _Measured, first: _Measured | None, shared: Sequence[str]) -> Version:
+def _version(version: _Measured, first: _Measured | None, shared: Sequence[str], judged: _Judge) -> Version:
     results = [version.results[cell_id] for cell_id in shared]
     days = sorted(record.started_at[:10] for record, _ in results)
     rates = [side.tflops.middle for _, side in results if side.tflops]
     leads = [
         lead
         for cell_id in (shared if first else ())
-        if first and (lead := _lead(first.results[cell_id][1], version.results[cell_id][1]))
+        if first and (lead := judged.lead(first.results[cell_id][1], version.results[cell_id][1]))
     ]
     return Version(
         version.letter,
@@ -311,11 +337,6 @@ def _version(version: _Measured, first: _Measured | None, shared: Sequence[str])
         exp(sum(map(log, rates)) / len(rates)) if len(rates) == len(results) else None,
         mean_lead(leads) if leads else None,
     )
-
-
-def _lead(first: Side, other: Side) -> Lead | None:
-    """The other's rate over the first's; None where the two cannot be compared."""
-    return judge(RecordPair(first, other), Rule()).lead
 
 
 def _packages(cell: Cell) -> tuple[str, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from math import exp, log
 
 from longca.lab.compare.history import Histories, MethodHistory, Version
 from longca.lab.compare.label import ratio_text
 from longca.lab.compare.tables import Described, TableOfText
+from longca.lab.compare.verdict import unknown_text
 from longca.lab.ranking.sentences import WITH_RESTS, lead_text
 from longca.lab.report.series import DIRECTIONS
 from longca.lab.store.text import number, percent, plural, short_device
@@ -67,6 +69,8 @@ def _change(histories: Histories, entry: MethodHistory, name: str) -> str:
     if entry.last.order(histories.rule) == "same" and not lead.is_tie:
         tolerated = percent(histories.rule.tolerance)
         return f"{name}: {entry.last.letter} is within {tolerated} of {first}, over {cells}"
+    if entry.last.is_open:
+        return f"{name}: {entry.last.letter} is {_ratio(entry.last)} {first}, not told apart, over {cells}"
     slower = lead.ratio < 1 and not lead.is_tie
     if slower:
         between = f"{percent(1 - lead.high)[:-2]} to {percent(1 - lead.low)}"
@@ -89,7 +93,16 @@ def history_lines(histories: Histories, sides: Sequence[Described]) -> list[str]
             f"on {'; on '.join(scope)}. GPUs and protocols are never put together"
         )
     known = [version.lead.resolution for entry in entries for version in entry.versions if version.lead]
-    distinct = {(resolution.device, resolution.percent): resolution for resolution in reversed(known)}
+    foreign = Counter(resolution.borrowed_by for resolution in known if resolution.is_foreign)
+    distinct = {
+        (resolution.device, resolution.percent): resolution
+        for resolution in reversed(known)
+        if not resolution.is_foreign
+    }
+    texts += [
+        unknown_text(plural(count, "version"), what, histories.rule)
+        for what, count in sorted(foreign.items())
+    ]
     texts += [
         f"two times of one cell are the same within {resolution}"
         for resolution in reversed(distinct.values())
@@ -186,13 +199,17 @@ def interval_text(version: Version) -> str:
     """ "1.04× (1.02 to 1.07)"; "first" for the first version."""
     if version.lead is None:
         return "first"
-    return f"{_ratio(version)} ({number(version.lead.low)} to {number(version.lead.high)})"
+    if version.bounds is None:
+        return f"{_ratio(version)} (too few repeats)"
+    low, high = version.bounds
+    return f"{_ratio(version)} ({number(low)} to {number(high)})"
 
 
 def figure_span(entries: Sequence[MethodHistory]) -> float:
     """The largest logarithm of a ratio that the figure shows."""
     leads = [version.lead for entry in entries for version in entry.versions if version.lead]
-    return max([LEAST_SPAN, *(abs(log(bound)) for lead in leads for bound in (lead.low, lead.high))])
+    bounds = [bound for entry in entries for version in entry.versions for bound in version.bounds or ()]
+    return max([LEAST_SPAN, *(abs(log(bound)) for bound in (*bounds, *(lead.ratio for lead in leads)))])
 
 
 def drawn(version: Version, span: float) -> str:
@@ -204,8 +221,9 @@ def drawn(version: Version, span: float) -> str:
         return middle + round(middle * log_ratio / span)
 
     lead = version.lead
-    if lead:
-        for place in range(column(log(lead.low)), column(log(lead.high)) + 1):
+    if version.bounds:
+        low, high = map(log, version.bounds)
+        for place in range(column(low), column(high) + 1):
             signs[place] = "─"
     signs[middle] = "│" if signs[middle] == " " else "┼"
     signs[column(lead.log_ratio if lead else 0.0)] = "●"

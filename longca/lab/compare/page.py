@@ -96,8 +96,8 @@ def _whisker(version: Version, span: float) -> tuple[float, float, float]:
     """(low, rate, high) in percent of the figure's width; the first version is in the middle."""
     if version.lead is None:
         return 50.0, 50.0, 50.0
-    bounds = version.lead.low, version.lead.ratio, version.lead.high
-    low, middle, high = (50 + 48 * math.log(bound) / span for bound in bounds)
+    low, high = version.bounds or (version.lead.ratio, version.lead.ratio)
+    low, middle, high = (50 + 48 * math.log(bound) / span for bound in (low, version.lead.ratio, high))
     return low, middle, high
 
 

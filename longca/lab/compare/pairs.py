@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from longca.core import Hardware
 from longca.lab.compare.side import Side, of_published, of_record
 from longca.lab.published import PublishedRate
+from longca.lab.ranking import RepeatPair, Resolutions, repeat_pairs
 from longca.lab.store import View
 from longca.lab.studies import Cell, Record
 
@@ -75,6 +76,22 @@ def pair_records(a: Iterable[Record], b: Iterable[Record], hardware: Hardware) -
         for first, other in records
     ]
     return sorted(pairs, key=lambda pair: pair.order)
+
+
+def resolutions_of(sides: Iterable[Iterable[Record]], hardware: Hardware) -> Resolutions:
+    """The resolutions of the package, with the repeats in each side: several records of one cell. Records of
+    two sides are no repeats, since they are what is compared."""
+    pairs: list[RepeatPair] = []
+    for side in sides:
+        by_cell: dict[str, list[Record]] = defaultdict(list)
+        for record in side:
+            by_cell[record.cell_id].append(record)
+        several = [record for records in by_cell.values() if len(records) > 1 for record in records]
+        results = [of_record(record, hardware) for record in several if record.outcome.status == "ok"]
+        pairs += repeat_pairs(
+            result.measurement for result in results if result.measurement and not result.is_control
+        )
+    return Resolutions.known().widened(pairs)
 
 
 class PublishedPairs(NamedTuple):

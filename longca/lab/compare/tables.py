@@ -32,12 +32,12 @@ def lines(comparison: Comparison, sides: Sequence[Described]) -> list[str]:
     """Facts before the tables: the sides, the kind of comparison, controls, and unpaired results."""
     texts = [f"{letter}: {side.text}" for letter, side in zip("AB", sides, strict=True)]
     texts += comparison.bases
-    texts += comparison.resolutions
+    texts += [*comparison.resolutions, *comparison.unknown]
     if comparison.rule.tolerance is not None:
         texts.append(
             f"the same, too: speeds that differ by no more than {percent(comparison.rule.tolerance)}"
         )
-    if "ambiguous" in comparison.counts:
+    if any(not change.verdict.is_open for change in comparison.of("ambiguous")):
         texts.append("ambiguous: they differ by more, but their own samples do not tell them apart")
     if comparison.controls:
         means = ", ".join(f"{name} {ratio_text(mean)}" for name, mean in comparison.controls)

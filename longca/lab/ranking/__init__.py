@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from longca.lab.ranking.record import measurement_of
     from longca.lab.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair, relation_of, words_of
     from longca.lab.ranking.repeats import is_told_apart, repeat_pairs
-    from longca.lab.ranking.resolution import Resolution, Resolutions, is_plausible
+    from longca.lab.ranking.resolution import LEAST_PAIRS, Resolution, Resolutions, is_plausible
     from longca.lab.ranking.tally import Tally, num_open, num_played_off, tallies
     from longca.lab.ranking.total import total_standing
 else:
     __getattr__, __dir__ = face(__name__)
 
 __all__ = [
+    "LEAST_PAIRS",
     "RELATIONS",
     "WORDS",
     "Lead",

@@ -86,7 +86,9 @@ def compare(
     rests = rested == {True}
     resolution = known.of(first.device, farthest, rests)
     if farthest == "other model":
-        resolution = max(resolution, known.of(second.device, farthest, rests), key=_width)
+        other = known.of(second.device, farthest, rests)
+        is_foreign = resolution.is_foreign and other.is_foreign
+        resolution = replace(max(resolution, other, key=_width), is_foreign=is_foreign)
     if len(rested) > 1:
         resolution = max(resolution, known.of(first.device, farthest, rests=True), key=_width)
         resolution = replace(resolution, is_mixed=True)

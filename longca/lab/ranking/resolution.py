@@ -27,7 +27,7 @@ BOUND = 0.9  # confidence of that bound
 LEAST_PAIRS = 20  # of a relation: the 95th percentile of fewer would be beyond the largest
 LEAST_PLAYED = 5  # halves of play-offs: of half the samples each, so that they differ by more than the whole
 MIXED = "only one of the two was measured with rests, which can make a larger difference"
-NOT_IN_FILE = ("is_own", "borrowed_by", "is_mixed")  # they say how a resolution is used
+NOT_IN_FILE = ("is_own", "borrowed_by", "is_mixed", "is_foreign")  # they say how a resolution is used
 DOUBT = 0.05  # probability below which a study's own repeats are worse than the known resolution allows
 
 
@@ -55,6 +55,8 @@ class Resolution:
     """for what it is used in place of its own, in words: too little is known of that; else "" """
     is_mixed: bool = False
     """it is used for two measurements of which only one is of calls with rests"""
+    is_foreign: bool = False
+    """its repeats are of another model of device, since too few are known of this one"""
 
     @property
     def percent(self) -> str:
@@ -108,12 +110,17 @@ class Resolutions:
                 if entry is not None:
                     return entry if (wider, rested) == (relation, rests) else _borrowed(entry, words)
         widest = max(self.entries, key=lambda entry: entry.log_ratio)
-        return _borrowed(widest, f"{words}{f' ({device})' if device else ''}")
+        is_known = relation not in RELATIONS and any(entry.device == device for entry in self.entries)
+        borrowed = _borrowed(widest, f"{words}{f' ({device})' if device else ''}")
+        return replace(borrowed, is_foreign=not is_known)
 
     def widened(self, pairs: Iterable[RepeatPair]) -> Resolutions:
         """The same with the repeats of a study, which count where more than one in twenty differ by more than
         is known and than their own samples explain: one cell whose samples scatter widens no limit but its
         own.
+
+        If nothing is known of the model for a relation, twenty repeats of the study or more are its
+        resolution, in place of another model's.
 
         If no resolution of play-offs is known, repeats of the study itself are used if they differ less
         than the next wider relation, or if no relation is known by the same protocol: calls that alternate
@@ -139,6 +146,8 @@ class Resolutions:
             is_strange = known.rests != rests or known.device != device
             if is_strange or own.log_ratio < known.log_ratio:
                 return own
+        if known.is_foreign and len(ratios) >= LEAST_PAIRS:
+            return own
         unexplained = [0.0 if pair.is_explained else pair.log_ratio for pair in pairs]
         beyond = sum(ratio > known.log_ratio for ratio in unexplained)
         if is_plausible(len(ratios), beyond):

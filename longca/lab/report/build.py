@@ -15,6 +15,7 @@ from longca.lab.report import answers, matrix, tables, winners
 from longca.lab.report.content import controls
 from longca.lab.report.content.decided import decided
 from longca.lab.report.content.drawn import MANY_ROWS, Paper, drawn_figures
+from longca.lab.report.content.earlier import earlier_note
 from longca.lab.report.content.method_notes import folder_of_documents, method_notes
 from longca.lab.report.content.packing import compressed, script_json
 from longca.lab.report.content.page import Files, Frame, PageData, fields_of
@@ -205,6 +206,7 @@ def build_page(
             files=_files(out, sources, downloads()),
             alone=beside is None,
             decided=first_picture,
+            earlier=earlier_note(attention),
             statuses=answers.statuses(table),
             tiles=answers.tiles(table, [kind for kind, _ in fastest], decision),
             fastest=fastest,

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longca.core import VERSION
+from longca.lab.report.content.earlier import COLUMNS as EARLIER
+from longca.lab.report.content.earlier import earlier_note
 from longca.lab.report.look.colours import theme
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.store import replace_file
@@ -26,7 +28,7 @@ _ABOUT = re.compile(r'<meta name="description" content="([^"]*)">')
 _MADE = re.compile(r'<meta name="generator" content="longca ')
 STUDY = "paper/index.html"  # of the pages in a folder
 HEAD = 20_000  # characters that contain a page's description
-COLUMNS = ("cell_id", "device", "started_at", "status")
+COLUMNS = tuple(dict.fromkeys(("cell_id", "device", "started_at", "status", "is_control", *EARLIER)))
 NAMES = {"report.html": "records.parquet"}  # a page → the file of its records, if that has another name
 
 
@@ -55,6 +57,8 @@ class IndexRow:
     first: str = ""
     last: str = ""
     """days"""
+    earlier: str = ""
+    """what holds for records of earlier kernels; "" if there are none"""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,8 @@ def _row(device: str, name: str, page: Page | None, address: str, records: pd.Da
     days = records.started_at.str[:10]
     cells = records.cell_id.nunique()
     timed = records.cell_id[records.status == "ok"].nunique()
-    return IndexRow(short_device(device), name, page, address, cells, timed, days.min(), days.max())
+    note = earlier_note(records[~records.is_control.astype(bool)])
+    return IndexRow(short_device(device), name, page, address, cells, timed, days.min(), days.max(), note)
 
 
 def _records_by_device(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -364,20 +364,6 @@ def rankable(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[counted(rows) | is_played(rows)]
 
 
-def is_earlier(table: pd.DataFrame) -> pd.Series:
-    """True for rows of earlier kernels of `band`."""
-    import pandas as pd
-
-    # imported here, since it imports masks, which a page of a study does not need
-    from longca.predict import ran_earlier
-
-    return pd.Series(
-        [ran_earlier(str(kernel), str(sha)) for kernel, sha in zip(table.kernel, table.git_sha, strict=True)],
-        index=table.index,
-        dtype=bool,
-    )
-
-
 def rate_unit(largest_tflops: float) -> Unit:
     """The unit in which such rates have few digits."""
     return Unit(*rate_scale(largest_tflops))

@@ -13,6 +13,7 @@ from longca.core import (
     Registry,
     UserError,
     as_broken,
+    nearest,
     parse,
     raise_all,
     read_yaml,
@@ -40,6 +41,7 @@ from longca.lab.studies.playoff.repeats import RepeatRules
 from longca.lab.studies.playoff.rules import PlayoffRules
 
 STUDIES = Path("config/studies")
+MOST_OFFERED = 3  # names in place of a wrong one
 
 
 class Study(Frozen):
@@ -188,20 +190,34 @@ class Study(Frozen):
 
 
 def study_path(name_or_path: str, folder: Path | None = None) -> Path:
-    """The file of the study of that name in `studies_folder`, or that path itself."""
+    """The file of the study of that name in `studies_folder`, or that path itself.
+
+    Raises:
+        UserError: there is no such study or file. The error names those that are near: studies, and files
+            of YAML beside the path.
+    """
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml"):
+    is_file = path.suffix in (".yaml", ".yml")
+    if is_file and path.exists():
         return path
     folder = studies_folder() if folder is None else folder
-    path = folder / f"{name_or_path}.yaml"
-    if not path.exists():
-        raise unknown(
-            "study",
-            name_or_path,
-            [file.stem for file in folder.glob("*.yaml")],
-            todo=f"Studies are the files in {folder}/",
-        )
-    return path
+    if not is_file and (own := folder / f"{name_or_path}.yaml").exists():
+        return own
+    studies = [file.stem for file in folder.glob("*.yaml")]
+    beside = {
+        str(file): file.stem for pattern in ("*.yaml", "*.yml") for file in sorted(path.parent.glob(pattern))
+    }
+    wanted = path.stem if is_file else path.name
+    near = [
+        offer
+        for stem in nearest(wanted, {*studies, *beside.values()})
+        for offer in (*(file for file in beside if beside[file] == stem), *({stem} & set(studies)))
+    ]
+    if is_file and not near:
+        return path  # who reads it says that it is not there
+    raise unknown(
+        "study", name_or_path, studies, todo=f"Studies are the files in {folder}/", near=near[:MOST_OFFERED]
+    )
 
 
 def load_study(name_or_path: str, folder: Path | None = None) -> Study:

@@ -22,6 +22,7 @@ from longca.lab.bench.workers.device_lock import Claimant, DeviceLock, lock_fold
 from longca.lab.bench.workers.group import Group
 from longca.lab.bench.workers.launch import RankPlacement
 from longca.lab.store.cells import CellStore
+from tests.helpers.bench.own_files import write
 from tests.lab.bench.test_runner import STUDY, workers_of
 from tests.lab.bench.test_worker import is_running, wait_until_gone
 
@@ -39,6 +40,7 @@ from longca.lab.bench.run.progress import PlainProgress
 from longca.lab.bench.run.runner import run_cells
 from longca.lab.studies.config import Config
 from tests.helpers.bench.misbehaving import kernel_cell
+from tests.helpers.bench.own_files import write
 from tests.lab.bench.test_runner import STUDY
 cells = [kernel_cell("slow", seqlen) for seqlen in json.loads(sys.argv[3])]
 run_cells(STUDY, cells, Config(results=pathlib.Path(sys.argv[1]), device="cpu", progress="plain", disturbed="keep"), part=sys.argv[2])
@@ -233,8 +235,11 @@ class Ranks:
     num_ranks = None
     lost = ""
 
+    def __init__(self, attempts: int = 4) -> None:
+        self.attempts = attempts
+
     def start(self, world: int, device: str, log: Path) -> list["FakeRank"]:
-        return [FakeRank(rank) for rank in range(world)]
+        return [FakeRank(rank, self.attempts) for rank in range(world)]
 
 
 class FakeRank:
@@ -242,7 +247,8 @@ class FakeRank:
     log = Path()
     is_alive = True
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, attempts: int) -> None:
+        self.attempts = attempts
         self.placement = RankPlacement(rank, 2)
         self.asked = []
         there, self._writer = os.pipe()
@@ -263,7 +269,10 @@ class FakeRank:
         self.asked.append(message["do"])
         attempt = self.asked.count("claim")
         answers = {
-            "claim": {"device": "GPU-1", "holder": "pid 7" if self.placement.rank and attempt < 4 else ""},
+            "claim": {
+                "device": "GPU-1",
+                "holder": "pid 7" if self.placement.rank and attempt < self.attempts else "",
+            },
             "release": {},
             "open": {"ready": {"uuid": str(self.placement.rank)}},
         }
@@ -293,3 +302,46 @@ def test_waiting_ends_when_told_to(monkeypatch, stopped, given_up):
     with pytest.raises(KeyboardInterrupt):
         group.ready()
     assert len(messages) == 1 and not group.is_alive
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 0.5])
+def test_a_wait_ends_with_a_line_that_says_for_whom(patience_s):
+    messages: list[str] = []
+    claimant = Claimant(messages.append, patience_s=patience_s)
+    group = Group(Ranks(attempts=999), 2, "cuda", Path(), lambda: False, claimant)
+    begun = time.monotonic()
+    said = f"No device was free within {patience_s:g} s: GPU-1: pid 7 is measuring on it. Wait longer with"
+    with pytest.raises(UserError, match=said):
+        group.ready()
+    assert patience_s <= time.monotonic() - begun < patience_s + 5 and not group.is_alive
+    assert messages in (
+        [],
+        [f"Waiting for GPU-1: pid 7 is measuring on it; at most {patience_s:g} s (`--wait`)"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "limit"), [("bench", "; at most 600 s (`--wait`)\n"), ("run", "\n")], ids=["bench", "run"]
+)
+def test_commands_wait_no_longer_than_they_are_told_and_ctrl_c_ends_the_wait(
+    started, tiny, tmp_path, command, limit
+):
+    """Who is at a terminal waits for ten minutes, unless told; a run, which may be one of several, for all
+    that are before it."""
+    holder = started(HOLD)
+    assert holder.stdout.readline() == "''\n"
+    study = [str(tiny), "--results", str(tmp_path / "results"), "--device", "cpu", "--progress", "plain"]
+    words = {"run": study, "bench": [str(write(tmp_path)), "--device", "cpu", "--rivals", "none"]}[command]
+    call = "from longca.lab.cli.entry import main; main()"
+    ended = started(call, command, *words, "--wait", "1")
+    _, errors = ended.communicate(timeout=120)
+    assert ended.returncode == 2 and f"pid {holder.pid} on " in errors and "Traceback" not in errors
+    last = errors.splitlines()[-1]
+    assert last.startswith("longca: No device was free within 1 s: ") and "`--wait SECONDS`" in last
+    waiting = started(call, command, *words)
+    line = waiting.stderr.readline()
+    assert line.startswith("Waiting for the CPUs of this machine: ") and line.endswith(limit)
+    assert "at most" in line or command == "run"
+    waiting.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    assert waiting.wait(60) == 130 and time.monotonic() - begun < 20

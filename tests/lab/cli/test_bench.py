@@ -184,6 +184,22 @@ def here(monkeypatch):
 SMALL = ("-s", "64", "--heads", "4:2", "--head-dim", "8", "--repeats", "3")
 
 
+@pytest.mark.parametrize(("direction", "code"), [("fwd", 0), ("both", 0), ("bwd", 2)])
+def test_what_a_kernel_refuses_is_no_verdict_on_it(here, longca, tmp_path, direction, code):
+    """As in a run. Where it can run nothing that was asked, the question is wrong."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"from longca.kernels.backends.naive import NaivePrepared\n{CLASS}"
+        "    def supports(self, call, traits, device_type):\n"
+        "        return 'no backward is written' if call.direction == 'bwd' else None\n"
+        "    def prepare(self, problem):\n        return NaivePrepared(problem)\n"
+    )
+    done = longca("bench", path, *SMALL, "--rivals", "none", "-d", direction)
+    assert done.returncode == code, done.stdout + done.stderr
+    said = "mine does not support this call: no backward is written" in done.stdout
+    assert said == (direction != "fwd")
+
+
 def test_json_has_numbers(here, longca, tmp_path):
     done = longca("bench", write(tmp_path, "doubled", result="2 * scores.softmax(-1) @ v"), *SMALL, "--json")
     (content,) = json.loads(done.stdout)["results"]

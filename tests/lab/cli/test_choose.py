@@ -14,7 +14,7 @@ from longca.lab.store.load import load_columns
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import OutOfMemory
-from longca.predict.fitted import EARLIER_RECORDS
+from longca.predict.earlier import EARLIER_RECORDS
 from tests.helpers.records import record
 from tests.helpers.support import ROOT
 

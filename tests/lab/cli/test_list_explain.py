@@ -167,3 +167,25 @@ def test_explain_tells_results_and_the_traceback_on_demand(longca, tiny, tmp_pat
     assert "line 7" in longca("explain", broken.cell_id[:9], "--study", tiny, "--log").stdout
     whole = longca("explain", fine.cell_id[:9], "--study", tiny).stdout
     assert re.search(r"error / budget  \w+ \S+e\S+ / \S+e\S+\n", whole), "also of a result that is right"
+
+
+def test_a_kernel_without_prepare_cannot_run_and_says_why(longca, tmp_path, monkeypatch):
+    """In the list and by the doctor, as a run says it of its cells."""
+    (tmp_path / "mine/kernels").mkdir(parents=True)
+    text = "from longca.kernels import Kernel\nclass Lacking(Kernel):\n    label = 'Lacking'\n"
+    (tmp_path / "mine/kernels/lacking.py").write_text(
+        f"{text}    def supports(self, call, traits, device_type): return None\n"
+    )
+    monkeypatch.setenv("LONGCA_PLUGINS", str(tmp_path / "mine"))
+    reason = "its class Lacking defines no prepare"
+    (row,) = [
+        row
+        for row in json.loads(longca("list", "kernels", "--json").stdout)["kernels"]
+        if row["name"] == "lacking"
+    ]
+    assert (row["runs_here"], row["reason"]) == (False, reason)
+    checks = {check["check"]: check for check in json.loads(longca("doctor", "--json", here=True).stdout)}
+    assert (checks["kernel lacking"]["state"], checks["kernel lacking"]["detail"]) == ("note", reason)
+    study = tmp_path / "lacking.yaml"
+    study.write_text("grids: [{kernel: lacking, mask: causal, seqlen: 64, heads: '2:1'}]")
+    assert reason in longca("plan", study, here=True).stdout

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from longca.lab.compare.history import HistorySource, histories
-from longca.lab.compare.history_text import conclusion, history_blocks
+from longca.lab.compare.history_text import conclusion, history_blocks, history_lines
+from longca.lab.compare.page import history_page
+from longca.lab.compare.tables import Described
+from longca.lab.compare.verdict import Rule
 from longca.lab.store.export import export
 from longca.lab.studies.outcome import OutOfMemory
 from longca.lab.studies.record import Record
@@ -154,3 +157,18 @@ def test_figures_share_one_scale():
     first, fast, slow = (row.index("●") for row in block.splitlines()[1:])
     assert slow < first < fast and fast - first == first - slow
     assert conclusion(comparison).startswith("fa3 forward: C is 50 % slower than A (")
+
+
+def test_versions_on_a_device_without_known_repeats_are_not_told_apart():
+    """Not even by the repeats of another model; a tolerance stands in."""
+    versions = [version("2.9.1", 2.0, gpu="NVIDIA Nameless"), version("2.11.0", 1.0, gpu="NVIDIA Nameless")]
+    known = histories(sources(*versions))
+    sides = [Described("A", "old"), Described("B", "new")]
+    assert conclusion(known) == "fa3 forward: B is 2.00× A, not told apart, over 3 cells."
+    text = "\n".join((*history_lines(known, sides), *history_blocks(known, 80)))
+    assert "fewer than 20 repeats are known of one device in one run (NVIDIA Nameless)" in text
+    assert "2.00× (too few repeats)" in text and "H200" not in text and "H100" not in text
+    json.dumps(known.as_dict(), allow_nan=False)
+    assert "2.00× (too few repeats)" in history_page(known, sides)
+    (judged,) = histories(sources(*versions), rule=Rule(0.1)).entries
+    assert judged.last.order(Rule(0.1)) == "faster"

@@ -1,5 +1,6 @@
 """Each outcome of a pair, and what does not depend on the records' order or on which side is which."""
 
+import json
 import math
 import random
 from typing import Any
@@ -18,7 +19,7 @@ from longca.lab.studies.outcome import Incorrect, OutOfMemory, Unavailable
 from longca.lab.studies.record import Record
 from tests.helpers.committed import committed
 from tests.helpers.compare import H100, H200, cell, failed, timed
-from tests.helpers.records import quick_study, record
+from tests.helpers.records import gpu_study, record
 
 OOM = OutOfMemory(requested_bytes=1 << 30, where="fwd")
 MISSING = Unavailable(reason="module 'fa3' is not installed")
@@ -78,6 +79,59 @@ def test_speeds_differ_by_more_than_repeats_do():
     assert compare_records([timed(gpu=H100)], [small]).methods[0].mean_text.endswith("×, the same")
 
 
+def on_cpu(
+    ms: float, *, run: str = "r1", number: int = 0, started_at: str = "2026-11-20T10:00:00Z"
+) -> Record:
+    """A record of a CPU, of which the package knows no repeats. Cells differ in their seeds."""
+    asked = cell(seqlen=8192 + 128 * number)
+    made = timed(ms, asked=asked)
+    assert made.samples is not None
+    samples = made.samples.model_copy(update={"timer": "monotonic"})
+    return record(asked, mask=made.mask, samples=samples, run_id=run, started_at=started_at)
+
+
+def test_a_device_is_never_judged_by_repeats_of_another_model():
+    """A CPU by those of GPUs, say: nothing is told apart, a line says what to do, and no number pretends."""
+    a, b = [on_cpu(1.0)], [on_cpu(2.0, run="r2")]
+    comparison = compare_records(a, b)
+    assert comparison.counts == {"ambiguous": 1} and comparison.resolutions == []
+    assert comparison.methods[0].mean_text == "0.500×, not told apart"
+    (line,) = comparison.unknown
+    assert line.startswith(
+        "not told apart, 1 pair: fewer than 20 repeats are known of one device in two runs"
+    )
+    assert "Example CPU" in line and "`longca compare A1,A2 B1,B2`" in line and "`--tolerance 10%`" in line
+    sides = (Described("A", "old"), Described("B", "new"))
+    text = "\n".join(lines(comparison, sides))
+    assert line in text and "H100" not in text and "H200" not in text and "the same within" not in text
+    (pair,) = comparison.as_dict()["pairs"]
+    assert pair["ratio"] == 0.5 and pair["resolution"] is pair["ratio_low"] is pair["ratio_high"] is None
+    assert matched(comparison, parse_fail_on("slower", Rule())) == []
+    json.dumps(comparison.as_dict(), allow_nan=False)
+    assert compare_records(a, a).counts == {"same": 1}
+    assert (
+        outcome(a[0], b[0], tolerance=0.5)[0] == "slower" and outcome(a[0], b[0], tolerance=2.0)[0] == "same"
+    )
+
+
+def test_repeats_of_the_two_sides_judge_a_device_that_nothing_is_known_of():
+    """Twenty cells measured twice on each side, in two runs; the last record of each counts."""
+    late = "2026-11-21T10:00:00Z"
+
+    def side(ms: float, *runs: str) -> list[Record]:
+        return [
+            on_cpu(ms * (1 + 0.001 * number * index), run=run, number=number, started_at=day)
+            for index, (run, day) in enumerate(zip(runs, ("2026-11-20T10:00:00Z", late), strict=True))
+            for number in range(20)
+        ]
+
+    a, b, c = side(1.0, "r1", "r2"), side(1.2, "r3", "r4"), side(1.001, "r5", "r6")
+    assert compare_records(a, b).counts == {"slower": 20}
+    assert compare_records(a, c).counts == {"same": 20}
+    comparison = compare_records(a, b)
+    assert comparison.unknown == [] and "40 repeats on one device in two runs" in comparison.resolutions[0]
+
+
 def test_new_and_gone():
     comparison = compare_records([timed()], [timed(asked=cell(seqlen=4096))])
     assert comparison.counts == {"new": 1, "gone": 1}
@@ -116,7 +170,7 @@ def test_strategies_are_compared_with_the_same_number_of_ranks():
 
 
 def test_a_set_is_the_same_as_itself_in_any_order_and_mirrors():
-    a = quick_study()
+    a = [*gpu_study(H100), timed(1.0, spread=0.06)]
     b = [
         entry
         if entry.samples is None
@@ -132,8 +186,9 @@ def test_a_set_is_the_same_as_itself_in_any_order_and_mirrors():
                 )
             }
         )
-        for entry in a
+        for entry in a[:-1]
     ]
+    b.append(timed(1.08, spread=0.06))
     alone = compare_records(a, a)
     assert set(alone.counts) == {"same", "untimed"} and alone.counts["untimed"] == sum(
         entry.outcome.status != "ok" for entry in a

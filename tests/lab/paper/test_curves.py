@@ -8,7 +8,7 @@ from longca.lab.paper.analysis.select import earlier_strategies, kernels
 from longca.lab.report.series import is_earlier
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
-from longca.predict.fitted import EARLIER_RECORDS
+from longca.predict.earlier import EARLIER_RECORDS
 from tests.helpers.records import record
 
 GPU = "NVIDIA H200"

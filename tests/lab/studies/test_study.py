@@ -316,6 +316,23 @@ def test_studies_that_are_not_there(write_study: WriteStudy, tmp_path: Path):
         load_study(str(tmp_path / "gone.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("given", "offered"),
+    [("mine.yml", "mine.yaml"), ("mien", "mine.yaml"), ("mine", "mine.yaml"), ("studi.yaml", "study")],
+)
+def test_a_near_file_or_study_is_named(
+    write_study: WriteStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, offered: str
+):
+    """A wrong ending, a slip of the keys, a file that is named as a study, and a study as a file."""
+    folder = write_study().parent
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "mine.yaml").write_text("grids: []")
+    monkeypatch.chdir(work)
+    with pytest.raises(UserError, match=rf"Unknown study '{given}': did you mean '{offered}'\?"):
+        load_study(given, folder)
+
+
 def test_a_study_is_a_value(write_study: WriteStudy):
     study = load_study(str(write_study()))
     assert Study.model_validate_json(study.model_dump_json()) == study

@@ -259,7 +259,7 @@ def _tell_behind(stamps: Path, facts: Mapping[str, CellFacts]) -> None:
     there["tables"] = there["tables"] or there["page"]  # a page without its tables
     if not any(there.values()):
         return
-    records = records_digest(folder, facts)
+    records = records_digest(folder, {cell_id: known.digest for cell_id, known in facts.items()})
     for name, paths in there.items():
         is_told = (stamps / f"{name}{BEHIND}").exists() and all(
             path.stat().st_mtime_ns == OLDEST_NS for path in paths

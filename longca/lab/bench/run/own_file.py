@@ -23,6 +23,7 @@ from longca.core.reading import CODE, read_file
 from longca.lab.bench.measure.result import Result, WrongRow
 from longca.lab.bench.plan.predict import Predictor
 from longca.lab.bench.run.scores import FAILED, Score
+from longca.lab.bench.workers.device_lock import Claimant
 from longca.lab.bench.workers.pool import Pool
 from longca.lab.studies import Cell, Environment, Failed, Measure, Record, Study
 from longca.lab.studies.checkout import source
@@ -72,6 +73,17 @@ class OwnFileRun:
     logs: Path | None
     """output of the worker processes; None where all went well and nothing is kept"""
 
+    @property
+    def exit_code(self) -> int:
+        """0: what can run is right; 1: a cell ended badly; 2: no cell can run, so that nothing was checked.
+
+        A cell that the kernel refuses is no failure, as in a run; but a run has other cells.
+        """
+        statuses = {result.own.outcome.status for result in self.results}
+        if statuses & {*ENDED_BADLY}:
+            return 1
+        return 0 if "ok" in statuses else UserError.exit_code
+
 
 def compare_own_file(
     file: Path,
@@ -82,6 +94,7 @@ def compare_own_file(
     device: str,
     seed: int | None = None,
     announce: Callable[[str], object] = lambda text: None,
+    wait_s: float | None = None,
 ) -> OwnFileRun:
     """Check the kernel in `file` against float64 and time it, and then its rivals.
 
@@ -91,17 +104,19 @@ def compare_own_file(
         device: "auto", "cpu" or "cuda".
         seed: of what is drawn for checks; drawn anew if not given.
         announce: called with the title of each cell before it is measured.
+        wait_s: how long to wait for another run on the device; without limit if not given.
 
     Raises:
-        UserError: the file is no kernel, a name is unknown, or there is no such device. That the file is no
-        kernel may show only in the
-            measuring process, where its code runs.
+        UserError: the file is no kernel, a name is unknown, there is no such device, or another run uses it
+            for longer than `wait_s`. That the file is no kernel may show only in the measuring process, where
+            its code runs.
     """
     with ExitStack() as stack:
         kernel = stack.enter_context(_as_plugin(file))
         cells = parse(Study, {"name": "bench", "grids": [{"kernel": kernel, **grid}]}, "Options").cells()
         logs = stack.enter_context(_logs())
-        pool = stack.enter_context(Pool(device, logs, apart=True, seed=seed))
+        claimant = Claimant(patience_s=wait_s)
+        pool = stack.enter_context(Pool(device, logs, claimant=claimant, apart=True, seed=seed))
 
         def measured(cell: Cell) -> Record:
             announce(cell.title)

@@ -54,6 +54,7 @@ def run_cells(
     playoffs: Playing = "none",
     repeats: bool = False,
     elsewhere: Known | None = None,
+    wait_s: float | None = None,
 ) -> Summary:
     """Measure those of the cells that have no record of today's method, in random order. Then, if asked to,
     some a second time, and play off their cases.
@@ -75,9 +76,11 @@ def run_cells(
             "only": no cell is measured.
         repeats: measure some of the cells a second time, as the study says.
         elsewhere: further cells, of which files have records. They take part in play-offs.
+        wait_s: how long to wait for another run on the device; without limit if not given.
 
     Raises:
-        UserError: another run uses the folder, it cannot be written, or the device does not exist here.
+        UserError: another run uses the folder, or the device for longer than `wait_s`; the folder cannot be
+            written, or the device does not exist here.
         JobError: machines were lost, and cells are left that need them. All others are stored.
         KeyboardInterrupt: on a signal that ends it, after all workers are stopped, and before the next cell
         if the workflow that started
@@ -103,7 +106,7 @@ def run_cells(
             logs,
             stop.now,
             launcher,
-            Claimant(show.note, stop.soon),
+            Claimant(show.note, stop.soon, wait_s),
             meanwhile=lambda: (known(), versions_on()),
             first_world=first_world,
         ) as pool,

@@ -19,7 +19,7 @@ import stat
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +51,8 @@ class Claimant:
     """is told in one line that and for whom it waits"""
     given_up: Callable[[], bool] = lambda: False
     """polled while it waits; once it returns True, KeyboardInterrupt is raised"""
+    patience_s: float | None = None
+    """how long it waits for others each time before UserError is raised; None: without limit"""
     signature: dict[str, Any] = field(
         default_factory=lambda: {
             "run": secrets.token_hex(8),
@@ -60,6 +62,20 @@ class Claimant:
     )
     """written into the files of the locks that it holds; `run` is the same for all its ranks and no
     other's"""
+
+    def say_waiting(self, holders: Sequence[str]) -> None:
+        """Tell whom it waits for, and how the wait ends."""
+        limit = "" if self.patience_s is None else f"; at most {self.patience_s:g} s (`--wait`)"
+        self.announce(f"Waiting for {holders[0]}{limit}")
+
+    def check_patience(self, waited_s: float, holders: Sequence[str]) -> None:
+        """Raise UserError if it has waited for as long as it is willing to."""
+        if self.patience_s is not None and waited_s >= self.patience_s:
+            raise UserError(
+                f"No device was free within {self.patience_s:g} s",
+                why=holders[0],
+                todo="Wait longer with `--wait SECONDS`, or stop that run",
+            )
 
 
 class DeviceLock:

@@ -279,6 +279,7 @@ class Group:
         All-or-nothing: partial acquisition could deadlock with another run.
         """
         attempts = 0
+        begun = time.monotonic()
         while True:
             answers = self._ask(
                 {"do": "claim", "signature": self.claimant.signature}, ANSWER_SECONDS, "holder", "error"
@@ -297,7 +298,8 @@ class Group:
             self._ask({"do": "release"}, ANSWER_SECONDS)
             attempts += 1
             if attempts == TOLD_AFTER:  # a process that is killed is gone a moment later
-                self.claimant.announce(f"Waiting for {taken[0]}")
+                self.claimant.say_waiting(taken)
+            self.claimant.check_patience(time.monotonic() - begun, taken)
             # not in step with another run that does the same
             until = time.monotonic() + RETRY_SECONDS * random.uniform(0.5, 1.5)
             while time.monotonic() < until:

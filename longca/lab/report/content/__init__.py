@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.lab.report.content import decided, method_notes
+    from longca.lab.report.content import decided, earlier, method_notes
     from longca.lab.report.content.blanks import NOT_ASKED, Blank, Outcomes, words_text
     from longca.lab.report.content.decided import Decided
     from longca.lab.report.content.packing import compressed, is_same_page, page_data, script_json, unpacked
@@ -24,6 +24,7 @@ __all__ = [
     "Outcomes",
     "compressed",
     "decided",
+    "earlier",
     "fields_of",
     "is_same_page",
     "method_notes",

@@ -96,6 +96,8 @@ class PageData:
     """True if there are no files beside the page"""
 
     decided: Decided | None
+    earlier: str
+    """what holds for records of earlier kernels; "" if there are none"""
     statuses: Sequence[tuple[str, int, float]]
     tiles: Sequence[Tile]
     fastest: Sequence[tuple[str, list[Ranking]]]

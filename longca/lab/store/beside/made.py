@@ -18,7 +18,7 @@ from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore
 from longca.lab.store.files import EXPORTED, file_sha256, replace_file
-from longca.lab.store.index import CellFacts, cell_facts
+from longca.lab.store.index import cell_facts
 
 PAGE = "report.html"
 PAPER = "paper/index.html"
@@ -26,17 +26,17 @@ MADE = {"tables": EXPORTED, "page": (PAGE, "figures"), "paper": (PAPER,)}
 """name → files and folders in a study's folder of results"""
 
 
-def records_digest(folder: Path, facts: Mapping[str, CellFacts] | None = None) -> str:
+def records_digest(folder: Path, digests: Mapping[str, str] | None = None) -> str:
     """The digest of all valid records in a study's folder of results: cells, play-offs and repeats.
 
     Args:
-        facts: of its cells, by id, where they are known already.
+        digests: cell_id → digest of its record, where they are known already. Else the cells may be read.
     """
-    if facts is None:
-        facts, _ = cell_facts(CellStore(folder))
+    if digests is None:
+        digests = {cell_id: facts.digest for cell_id, facts in cell_facts(CellStore(folder))[0].items()}
     content = hashlib.sha256()
-    for cell_id in sorted(facts):
-        content.update(f"{cell_id} {facts[cell_id].digest}\n".encode())
+    for cell_id in sorted(digests):
+        content.update(f"{cell_id} {digests[cell_id]}\n".encode())
     content.update(PlayoffStore(folder).digest() + RepeatStore(folder).digest())
     return content.hexdigest()
 
@@ -47,7 +47,7 @@ def note_made(folder: Path, name: str, records: str) -> None:
     Args:
         folder: of the study's results.
         name: one of `MADE`.
-        records: `records_digest` before the records were read.
+        records: `records_digest` of the records that it was made of.
     """
     note = {"records": records, "files": _digests(folder, MADE[name])}
     with suppress(UserError):

@@ -17,6 +17,7 @@ from longca.lab.studies import Accuracy, Record
 CHECKSUM_SINCE = 2  # schema version from which a record without a checksum is damaged
 CHECKSUM_KEY = "checksum"
 CHECKSUM_KIND = "sha256:"
+DIGITS = 16  # of a digest that tells records from each other
 
 
 def contradiction(record: Record) -> str | None:
@@ -62,7 +63,14 @@ def _of_errors(accuracy: Accuracy) -> str | None:
 
 def digest_of(record: Record) -> str:
     """16 hexadecimal digits that are equal only for equal records."""
-    return hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:16]
+    return hashlib.sha256(record.model_dump_json().encode()).hexdigest()[:DIGITS]
+
+
+def digest_in(text: bytes) -> str:
+    """The same of a record's text in a table of records, which is its JSON, and may end with its checksum."""
+    _, mark, checksum = text.rpartition(f'"{CHECKSUM_KEY}":"{CHECKSUM_KIND}'.encode())
+    has_checksum = bool(mark) and len(checksum) == len('"}') + hashlib.sha256().digest_size * 2
+    return checksum[:DIGITS].decode() if has_checksum else hashlib.sha256(text).hexdigest()[:DIGITS]
 
 
 def checksum_of(written: bytes) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from longca.core import in_forks
+from longca.lab.store.beside.made import records_digest
 from longca.lab.store.beside.playoffs import PlayoffStore
 from longca.lab.store.beside.repeats import RepeatStore
 from longca.lab.store.cells import CellStore, UnusableFile
@@ -38,6 +39,9 @@ class LoadedRows:
     problems: list[UnusableFile]
     environments: Environments = field(default_factory=Environments)
     """software listings, as far as the sources contain them"""
+    digest: str = ""
+    """`records_digest` of a folder of results, of the records that were read here; "" of files and of several
+    sources"""
 
     def own_rows(self) -> list[int]:
         """The rows of the cells' own records."""
@@ -71,14 +75,14 @@ def load_rows(*sources: Path | str) -> LoadedRows:
     tables: list[RecordTable] = []
     problems: list[UnusableFile] = []
     environments = Environments()
+    digest = ""
     for source in map(Path, sources):
-        parts, damaged, listings = _load(source)
+        parts, damaged, listings, digest = _load(source)
         tables += [part for part in parts if len(part)]
         problems += [*damaged, *(UnusableFile(source, why) for why in listings.problems)]
         environments.merge(listings)
-    if not tables:
-        return LoadedRows(RecordTable.of(()), problems, environments)
-    return LoadedRows(_distinct(RecordTable.joined(tables)).in_order(), problems, environments)
+    table = _distinct(RecordTable.joined(tables)).in_order() if tables else RecordTable.of(())
+    return LoadedRows(table, problems, environments, digest if len(sources) == 1 else "")
 
 
 def _take_frugal_memory() -> None:
@@ -105,14 +109,25 @@ def _distinct(table: RecordTable) -> RecordTable:
     return table if len(rows) == len(table) else table.take(rows)
 
 
-def _load(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environments]:
+class _Content(NamedTuple):
+    """The content of one source."""
+
+    tables: list[RecordTable]
+    problems: list[UnusableFile]
+    environments: Environments
+    digest: str = ""
+    """of a folder of results"""
+
+
+def _load(path: Path) -> _Content:
     file = records_file(path)
     if file is not None and file.suffix == ".parquet":
         return _from_parquet(file)
     if file is not None:
         loaded = load_records(file)
-        return [RecordTable.of(loaded.all_records)], loaded.problems, loaded.environments
+        return _Content([RecordTable.of(loaded.all_records)], loaded.problems, loaded.environments)
     table, problems = rows_of_cells(CellStore(path))
+    digest = records_digest(path, dict(zip(table.values("cell_id"), table.digests(), strict=True)))
     controls, damaged = CellStore(path).read_all_controls()
     cells = table.values("cell_id"), table.values("run_id"), table.values("started_at")
     known = set(zip(*cells, strict=True)) if controls else set()
@@ -123,10 +138,10 @@ def _load(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environmen
         damaged += more
     beside = [record for part in parts for record in part]
     tables = [table, RecordTable.of(beside)] if beside else [table]
-    return tables, problems + damaged, read_listings(path)
+    return _Content(tables, problems + damaged, read_listings(path), digest)
 
 
-def _from_parquet(path: Path) -> tuple[list[RecordTable], list[UnusableFile], Environments]:
+def _from_parquet(path: Path) -> _Content:
     """As in `longca.lab.store.load`, but with one record in memory at a time."""
     try:
         groups = row_groups(path)
@@ -134,13 +149,13 @@ def _from_parquet(path: Path) -> tuple[list[RecordTable], list[UnusableFile], En
         parts = in_forks(lambda number: _from_group(path, number, is_trusted), len(groups))
         listings = read_metadata(path, ENVIRONMENTS_KEY)
     except BadTable as error:
-        return [], [UnusableFile(path, str(error))], Environments()
+        return _Content([], [UnusableFile(path, str(error))], Environments())
     problems = [
         UnusableFile(path, f"row {rows.start + row + 1} {reason}")
         for rows, (_, reasons) in zip(groups, parts, strict=True)
         for row, reason in sorted(reasons.items())
     ]
-    return (
+    return _Content(
         [table for table, _ in parts],
         first_problems(problems),
         Environments() if listings is None else unpacked(listings),

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic_core import from_json
 
 from longca.core import Hardware
-from longca.lab.store.checks.record import CHECKSUM_SINCE
+from longca.lab.store.checks.record import CHECKSUM_SINCE, digest_in
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.decode import Decoder, encode
 from longca.lab.store.rows.relations import BASELINE, NEEDED, RELATED, related
@@ -162,6 +162,10 @@ class RecordTable:
     def lines(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """The texts of these rows, as `record_text` writes them."""
         return self.texts.each(self.rows[start:stop].tolist())
+
+    def digests(self) -> Iterator[str]:
+        """`digest_of` each record, from its text."""
+        return map(digest_in, self.lines())
 
     def digest(self) -> str:
         """The SHA-256 of all texts in their order."""

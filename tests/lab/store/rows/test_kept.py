@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from longca.lab.store import files
+from longca.lab.store.beside.made import is_made_of, records_digest
 from longca.lab.store.cells import CellStore
 from longca.lab.store.columns import COLUMNS
 from longca.lab.store.load import load
@@ -57,6 +58,19 @@ def test_cells_are_read_once(store, reads):
     reads.clear()
     check_rows(store)
     assert reads == []
+
+
+@pytest.mark.parametrize("command", ["report", "export"])
+def test_commands_on_a_fresh_copy_read_each_cell_once(store, reads, longca, tiny, command):
+    """Neither an index nor rows are kept there. The note of what was made has the digest of these records."""
+    results = store.folder / "results"
+    (results / "tiny").mkdir(parents=True)
+    store.cells.rename(results / "tiny" / "cells")
+    done = longca(command, tiny, "--results", results, here=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(reads) == sorted(record.cell_id for record in quick_study()[::5])
+    name = {"report": "page", "export": "tables"}[command]
+    assert is_made_of(results / "tiny", name, records_digest(results / "tiny"))
 
 
 def test_changed_new_and_removed_cells(store, reads):
