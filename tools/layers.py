@@ -18,6 +18,7 @@ ops.band.config                core ops.band.tables
 ops.band.replay
 ops.sinks
 ops.transfer
+ops.transforms                 core
 ops.band.plan                  core masks ops.transfer ops.band.tables ops.band.config ops.band.replay
 ops.band.triton                ops.band.tables ops.band.config ops.band.replay
 ops.band.sm90                  ops.band.tables ops.band.triton ops.band.config ops.band.replay ops.band.plan
@@ -36,7 +37,7 @@ cp.runtime                     {_PLANNED} ops cp.comm
 cp.planned                     {_PLANNED} cp.comm cp.runtime
 cp.baselines                   core masks kernels cp.comm cp.partition cp.contract cp.runtime
 cp.strategies                  {_PLANNED} lowering cp.comm cp.runtime cp.planned cp.baselines
-cp.calls                       core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.sinks ops.transfer
+cp.calls                       core masks lowering kernels predict cp.comm cp.contract cp.forecast cp.partition cp.runtime cp.schedule ops.sinks ops.transfer ops.transforms
 cp.context                     core masks cp.calls cp.comm
 transformers                   core masks dispatch cp
 """  # noqa: E501

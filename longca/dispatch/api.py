@@ -24,7 +24,7 @@ from longca.core import UserError, truth
 from longca.dispatch.autocast import autocast_disabled
 from longca.dispatch.call import attend
 from longca.masks import Mask, breaks_graph
-from longca.ops import unfit_sinks
+from longca.ops import refuse_transforms, unfit_sinks
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 LAYOUT = "(tokens, heads, D) or (batch, tokens, heads, D)"
@@ -164,6 +164,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Sequence[Mask], scale: 
             f"q, k and v must be on one device; they are on {q.device}, {k.device} and {v.device}",
             todo="Move them with .to(device)",
         )
+    refuse_transforms(q, k, v)
     shapes = f"q is {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
     if k.shape != v.shape or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
         raise UserError(

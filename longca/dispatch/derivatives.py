@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from longca.core import UserError
+from longca.ops import refuse_transforms
 
 Backward = Callable[..., tuple[Any, ...]]
 
@@ -23,6 +24,7 @@ def differentiable_once(backward: Backward) -> Backward:
 
     @wraps(backward)
     def call(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Any, ...]:
+        refuse_transforms(*grad_outputs)
         with torch.no_grad():
             grads = backward(ctx, *grad_outputs)
         if not torch.is_grad_enabled():  # as without create_graph=True

@@ -317,7 +317,7 @@ class Conversions:
         Padding tokens that see nothing become sequences of queries without keys and of keys without queries;
         then `cu_seqlens_k` differs. `Mask.from_cu_seqlens(form.cu_seqlens, cu_seqlens_k=form.cu_seqlens_k,
         window=form.window)` is the inverse: it gives the same pairs, and an equal mask where each sequence
-        was one band, as after all constructors from documents.
+        was one band, as after all constructors from documents, with up to 1,048,576 tokens of padding="self".
         """
         return _lowered("cu_seqlens", "varlen.packed_sequences", self)
 

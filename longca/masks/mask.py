@@ -133,12 +133,10 @@ class Mask(Conversions):
             )
         if isinstance(content, BlockGrid):
             return cls(seqlen_q, seqlen_k, grid=content, params=params)
-        return cls(
-            seqlen_q,
-            seqlen_k,
-            (content,) if isinstance(content, np.ndarray) else tuple(content),
-            params=params,
-        )
+        groups = (content,) if isinstance(content, np.ndarray) else tuple(content)
+        if not groups:
+            raise ValueError("a mask has at least 1 head group, and this would have none")
+        return cls(seqlen_q, seqlen_k, groups, params=params)
 
     @property
     def params(self) -> Mapping[str, object]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from longca.ops.fa2_sparse import sparse_backward, sparse_forward
     from longca.ops.sinks import join_sinks, sinks_gradient, sinks_gradient_op, unfit_sinks
     from longca.ops.transfer import on_device
+    from longca.ops.transforms import refuse_transforms
     from longca.ops.tuning import flashmask_tuning, sparse_tuning
 else:
     __getattr__, __dir__ = face(__name__)
@@ -22,6 +23,7 @@ __all__ = [
     "join_sinks",
     "merge_parts",
     "on_device",
+    "refuse_transforms",
     "sinks_gradient",
     "sinks_gradient_op",
     "sparse_backward",

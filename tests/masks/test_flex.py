@@ -182,6 +182,13 @@ def listed(mod=None, counts=((1, 1),), blocks=(((0, 0), (1, 0)),), **options):
     return BlockMask.from_kv_blocks(*tables, BLOCK_SIZE=16, mask_mod=mod, compute_q_blocks=False, **options)
 
 
+def changed(**attributes):
+    made = listed()
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
 def branching(b, h, q, k):
     return q >= k if q > 3 else q == k
 
@@ -227,6 +234,22 @@ def branching(b, h, q, k):
         ),
         (lambda: Mask.from_block_mask(listed(counts=((2, 1),))), "name a block twice"),
         (lambda: Mask.from_block_mask(BATCH.to("meta"), batch=0), "on meta, which cannot be read"),
+        (
+            lambda: Mask.from_block_mask(changed(seq_lengths=None)),
+            "its seq_lengths must be two whole numbers",
+        ),
+        (
+            lambda: Mask.from_block_mask(changed(seq_lengths=(32.0, 32.0))),
+            r"its seq_lengths must be two whole numbers, and it is \(32.0, 32.0\)",
+        ),
+        (
+            lambda: Mask.from_block_mask(changed(BLOCK_SIZE=("a", 16))),
+            "its BLOCK_SIZE must be two whole numbers",
+        ),
+        (
+            lambda: Mask.from_block_mask(changed(BLOCK_SIZE=(0, 16))),
+            r"a block has at least 1 query and key, and its BLOCK_SIZE is \(0, 16\)",
+        ),
     ],
 )
 def test_what_is_refused_in_one_line(make, message):

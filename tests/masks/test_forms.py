@@ -311,6 +311,11 @@ def test_equality_and_hash():
         (lambda: build_mask("causal", seqlen=8).to_flex(block_size=(128,)), "'block_size' is"),  # type: ignore[arg-type]
         (lambda: Mask.from_slices([[0, 4]] * 2, [[0, 4]] * 2, [0, 1], seqlen=8), "disjoint"),
         (lambda: Mask.from_dense(np.zeros((3, 3))), "must be bool"),
+        (
+            lambda: Mask.from_dense(np.zeros((0, 3, 3), bool)),
+            "at least 1 head group, and this would have none",
+        ),
+        (lambda: Mask.from_flashmask(np.zeros((1, 0, 4, 1), int), causal=True), "at least 1 head group"),
         (lambda: Mask.from_dense(np.zeros((0, 3), bool)), "1 to 2147483647 queries"),
     ],
 )

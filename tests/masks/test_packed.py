@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from longca.core.errors import UserError
 from longca.masks import Mask
+from longca.masks.band import INF
+from longca.masks.forms import packed
 from tests.helpers.masks.strategies import quick
 
 LENGTHS = st.lists(st.integers(0, 5), min_size=1, max_size=5)
@@ -177,6 +179,16 @@ def test_rows_of_different_lengths():
     assert crossed == Mask.from_cu_seqlens([0, 3, 8], cu_seqlens_k=[0, 1, 4])
 
 
+def test_padding_that_sees_itself_needs_no_memory_for_each_token(monkeypatch):
+    mask = Mask.from_cu_seqlens([0, 3], seqlen="1024M", padding="self")
+    assert np.asarray(mask.bands).tolist() == [[0, 3, 0, 3, -INF, INF], [3, 1 << 30, 3, 1 << 30, 0, 0]]
+    ids = [-1, -1, 0, 0, -1, -1, -1, 1, -1]
+    single = Mask.from_document_ids(ids, padding="self")
+    monkeypatch.setattr(packed, "MOST_SINGLE", 2)
+    runs = Mask.from_document_ids(ids, padding="self")
+    assert np.array_equal(runs.dense(), single.dense()) and len(runs.bands) < len(single.bands)
+
+
 def test_padding_is_not_a_document():
     mask = Mask.from_cu_seqlens([0, 3, 3, 8], seqlen=20, causal=True)
     assert mask.documents is not None and mask.documents.tolist() == [3, 5]
@@ -231,6 +243,12 @@ def test_what_no_segments_are_is_refused():
             lambda: Mask.from_cu_seqlens([0, 5], padding="none"),
             "padding is 'nothing' or 'self', what its tokens see, and it is 'none'",
         ),
+        (
+            lambda: Mask.from_cu_seqlens([0, 5], padding=np.array(["self", "nothing"])),  # type: ignore[arg-type]
+            r"padding is 'nothing' or 'self', what its tokens see, and it is array\(",
+        ),
+        (lambda: Mask.from_cu_seqlens(np.array([0, 2**63 - 1, 1 - 2**63])), "must begin with 0, never fall"),
+        (lambda: Mask.from_cu_seqlens([0, 2**70]), f"whole numbers below 2.63, and {2**70} is among them"),
         (
             lambda: Mask.from_cu_seqlens([[0, 5], [0, 4, 2]]),
             "These cu_seqlens of row 1 are no mask: cu_seqlens must begin with 0, never fall",

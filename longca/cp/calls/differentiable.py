@@ -60,7 +60,10 @@ def check_tokens(call: str, x: Any, dim: Any, num_tokens: int, whose: str, todo:
 
 def check_shard(x: Any, dim: Any, num_tokens: int, device: torch.device) -> None:
     """Raise UserError if `unshard` cannot take `x`: `num_tokens` of them, on that device."""
+    from longca.ops import refuse_transforms
+
     check_tokens("unshard", x, dim, num_tokens, "of this rank", "Give what came from cp.shard")
+    refuse_transforms(x)
     if x.device != device:
         raise UserError(
             f"Argument 'x' of unshard is on {x.device}", why=f"this rank is on {device}", todo="Move it there"
@@ -116,8 +119,9 @@ def check_tensors(
     """
     import torch
 
-    from longca.ops import unfit_sinks
+    from longca.ops import refuse_transforms, unfit_sinks
 
+    refuse_transforms(*tensors)
     q, k, v, *sinks = tensors
     lead = tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
     if lead == (0,):
@@ -236,6 +240,8 @@ def gather_tokens(
 def _functions() -> tuple[Any, Any]:
     import torch
 
+    from longca.ops import refuse_transforms
+
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(
@@ -276,7 +282,9 @@ def _functions() -> tuple[Any, Any]:
                 )
             kept = ctx.saved_tensors  # where they were dropped, forward runs again here, a call of its own
             result = _map(ctx.result, _Place, lambda leaf: kept[leaf.number])
-            ctx.agreement.begin("backward", ctx.call.of_backward, series=ctx.call.series)
+            ctx.agreement.begin(
+                "backward", ctx.call.of_backward, lambda: refuse_transforms(*grad_outputs), ctx.call.series
+            )
             with ctx.agreement.messages(), torch.autocast(grad_outputs[0].device.type, enabled=False):
                 dout = grad_outputs[0].contiguous()
                 if ctx.with_sinks:

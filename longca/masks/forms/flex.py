@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,7 +44,10 @@ def of_block_mask(
             f"it must be torch's BlockMask, and it is {type(block_mask).__name__}; "
             "from_dense takes a bool tensor"
         )
-    seqlens = seqlen_q, seqlen_k = block_mask.seq_lengths
+    seqlens = seqlen_q, seqlen_k = _two_numbers("seq_lengths", block_mask.seq_lengths)
+    block_size = _two_numbers("BLOCK_SIZE", block_mask.BLOCK_SIZE)
+    if min(block_size) < 1:
+        raise ValueError(f"a block has at least 1 query and key, and its BLOCK_SIZE is {block_size}")
     if min(seqlens) < 1:
         raise ValueError(
             f"a mask has at least 1 query and key, and this would have {seqlen_q} and {seqlen_k}"
@@ -77,6 +81,15 @@ def of_block_mask(
         groups.append(band.of_runs(*(np.concatenate(parts) for parts in zip(*stripes, strict=True))))
     num_groups = _num_distinct([bands.tobytes() for bands in groups])
     return tuple(groups[:: len(groups) // num_groups]), seqlen_q, seqlen_k
+
+
+def _two_numbers(name: str, pair: Any) -> tuple[int, int]:
+    """A pair of whole numbers, of queries and of keys."""
+    try:
+        of_q, of_k = map(operator.index, pair)
+    except (TypeError, ValueError):
+        raise ValueError(f"its {name} must be two whole numbers, and it is {pair!r}") from None
+    return of_q, of_k
 
 
 def _chosen(argument: str, what: str, index: int | None, count: int) -> int | None:

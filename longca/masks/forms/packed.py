@@ -14,6 +14,9 @@ from longca.masks.forms.types import Window
 from longca.masks.forms.values import whole_numbers
 
 PADDING = ("nothing", "self")  # the visible keys of a padding query
+MOST_SINGLE = (
+    1 << 20
+)  # padding tokens with a band each, as documents of one token have; beyond, a band for all
 
 
 class Documents(NamedTuple):
@@ -41,7 +44,7 @@ class Documents(NamedTuple):
             causal: no token sees a later one.
             padding: one of `PADDING`.
         """
-        if padding not in PADDING:
+        if not isinstance(padding, str) or padding not in PADDING:
             raise ValueError(
                 f"padding is {' or '.join(map(repr, PADDING))}, what its tokens see, and it is {padding!r}"
             )
@@ -52,14 +55,18 @@ class Documents(NamedTuple):
         bands = band.make(q0, q1, k0, k1, lo + shift, (min(hi, 0) if causal else hi) + shift)
         if padding == "nothing":
             return bands
-        rows = _outside(self.q_bounds, self.seqlen_q)
-        keys = _outside(self.k_bounds, self.seqlen_k)
-        if len(rows) != len(keys):
+        rows, keys = _outside(self.q_bounds, self.seqlen_q), _outside(self.k_bounds, self.seqlen_k)
+        num_rows, num_keys = (int((runs[:, 1] - runs[:, 0]).sum()) for runs in (rows, keys))
+        if num_rows != num_keys:
             raise ValueError(
-                f"tokens of padding cannot see themselves where {len(rows)} queries and {len(keys)} keys are "
+                f"tokens of padding cannot see themselves where {num_rows} queries and {num_keys} keys are "
                 "padding: give padding='nothing', or seqlen and seqlen_k with as much padding"
             )
-        return band.normal(np.concatenate([bands, band.make(rows, rows + 1, keys, keys + 1)]))
+        if num_rows <= MOST_SINGLE:
+            rows, keys = map(_singles, (rows, keys))
+        ahead = keys[:, :1] - rows[:, :1]
+        own = np.concatenate([rows, keys, ahead, ahead], axis=1)
+        return band.normal(np.concatenate([bands, own]))
 
 
 def of_cu_seqlens(
@@ -148,7 +155,7 @@ def _offsets(window: Window) -> tuple[int, int]:
 def _bounds(cu_seqlens: Any, name: str) -> tuple[np.ndarray, int]:
     """The bounds (n, 2) of n documents, and the end of the last one."""
     ends = whole_numbers(cu_seqlens, name)
-    if ends.ndim != 1 or len(ends) < 2 or ends[0] != 0 or (np.diff(ends) < 0).any():
+    if ends.ndim != 1 or len(ends) < 2 or ends[0] != 0 or (ends[1:] < ends[:-1]).any():
         raise ValueError(
             f"{name} must begin with 0, never fall, and end with the number of tokens, "
             "or before padding that seqlen counts"
@@ -186,8 +193,14 @@ def _runs(begins: np.ndarray, count: int) -> np.ndarray:
 
 
 def _outside(bounds: np.ndarray, seqlen: int) -> np.ndarray:
-    """The padding tokens, ascending."""
-    inside = np.zeros(seqlen + 1, dtype=np.int64)
-    np.add.at(inside, bounds[:, 0], 1)
-    np.add.at(inside, bounds[:, 1], -1)
-    return np.flatnonzero(np.cumsum(inside[:-1]) == 0)
+    """The runs of padding tokens, int64 (n, 2). Those of queries and of keys have equal lengths, one by one,
+    where their sums are equal: either both have the same bounds, or both have one run at the end."""
+    begins = np.append(0, bounds[:, 1])
+    ends = np.append(bounds[:, 0], seqlen)
+    return np.stack([begins, ends], axis=1)[begins < ends]
+
+
+def _singles(runs: np.ndarray) -> np.ndarray:
+    """Each token of these runs as a run of its own."""
+    tokens = band.spread(*runs.T)[1]
+    return np.stack([tokens, tokens + 1], axis=1)

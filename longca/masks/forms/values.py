@@ -51,6 +51,11 @@ def host_array(values: Any, what: str, ragged: str = "its rows are of different 
 def whole_numbers(values: Any, what: str) -> np.ndarray:
     """The values as an int64 array. Raises ValueError for values that are not integers, or too large."""
     array = host_array(values, f"{what} must be whole numbers", "they are lists of different lengths")
+    if array.dtype == object and array.size and all(type(number) is int for number in array.flat):
+        # too large for numpy
+        raise ValueError(
+            f"{what} must be whole numbers below 2^63, and {max(array.flat, key=abs)} is among them"
+        )
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers, and they are {kind(array, values)}")
     if array.size and array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:

@@ -17,7 +17,7 @@ from tests.helpers.cp.public_calls import results
 from tests.helpers.cp.ranks import on_ranks
 
 T, H, D = 96, 4, 8
-HEADS = {"num_q_heads": H, "num_kv_heads": 2, "head_dim": D}
+HEADS: dict[str, Any] = {"num_q_heads": H, "num_kv_heads": 2, "head_dim": D}
 DOCUMENTS = Mask.from_documents([40, 20, 36])
 WINDOW = Mask.from_windows(T, (12, 0))
 CASES = [(strategy, "fast") for strategy in ("ring_allgather", "ring_p2p", "ulysses", "loongtrain")]
@@ -130,6 +130,42 @@ def test_a_repeated_forward_is_not_taken_for_another_call():
     assert first == second
     said = "rank 0 calls backward number 1 with gradients of forward number 4, rank 1 calls forward number 5"
     assert all(said in text and "\n" not in text for text in first), first
+
+
+def transforms_on_one_rank(comm: Comm) -> tuple[list[str], list[bool]]:
+    """What each rank is told, and whether the context can be used afterwards."""
+    cp = context_parallel(DOCUMENTS, strategy="ring_p2p", timeout=20, **HEADS)
+    q, k, v = (cp.shard(torch.ones(T, heads, D)).requires_grad_() for heads in (H, 2, 2))
+    texts = []
+    fine = []
+
+    def batched(call: Any) -> Any:
+        return torch.vmap(call)(torch.stack([q, q])) if comm.rank else call(q)
+
+    def gradients_of_both() -> Any:
+        out = cp.attention(q, k, v)
+        dout = torch.ones(2, *out.shape) if comm.rank else torch.ones_like(out)
+        return torch.autograd.grad(out, q, dout, is_grads_batched=comm.rank == 1)
+
+    for call in (
+        lambda: batched(lambda x: cp.attention(x, k, v)),
+        lambda: batched(cp.unshard),
+        gradients_of_both,
+    ):
+        with pytest.raises(UserError) as raised:
+            call()
+        texts.append(str(raised.value))
+        fine.append(bool(torch.isfinite(cp.attention(q, k, v)).all()))
+    cp.close()
+    return texts, fine
+
+
+@pytest.mark.long
+def test_a_transform_on_one_rank_is_refused_on_all_and_ends_nothing():
+    first, second = on_ranks(transforms_on_one_rank, 2)
+    assert first == second and all(first[1])
+    for text in first[0]:
+        assert text.startswith("Rank 1: attention has no rule for the transforms") and "\n" not in text
 
 
 def test_checkpointing_saves_less_and_changes_nothing():
