@@ -101,7 +101,7 @@ def compare_own_file(
         kernel = stack.enter_context(_as_plugin(file))
         cells = parse(Study, {"name": "bench", "grids": [{"kernel": kernel, **grid}]}, "Options").cells()
         logs = stack.enter_context(_logs())
-        pool = stack.enter_context(Pool(device, logs, apart=True, seed=seed))
+        pool = stack.enter_context(Pool(device, logs, seed=seed))
 
         def measured(cell: Cell) -> Record:
             announce(cell.title)
