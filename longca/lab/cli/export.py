@@ -14,7 +14,13 @@ def command(study: StudyName = None, results: Results = None, as_json: Json = Fa
     _, _, folder = open_study(study, results=results)
     loaded = load_rows(folder)
     if not loaded.num_own:
-        raise UserError(f"There are no records in '{folder}'", todo="Measure first with `longca run`")
+        raise UserError(
+            f"There are no records in '{folder}'",
+            why=f"{plural(len(loaded.problems), 'file')} could not be read, first {loaded.problems[0]}"
+            if loaded.problems
+            else "",
+            todo="" if loaded.problems else "Measure first with `longca run`",
+        )
     paths = export(loaded.table, folder, loaded.environments)
     note_made(folder, "tables", loaded.digest)
     if as_json:

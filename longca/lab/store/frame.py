@@ -53,7 +53,9 @@ def load(*sources: str | Path, playoffs: bool = False, repeats: bool = False) ->
         )
     if not loaded.records:
         raise UserError(
-            f"There are no records in '{', '.join(map(str, places))}'", todo="Measure first with `longca run`"
+            f"There are no records in '{', '.join(map(str, places))}'",
+            why=str(loaded.problems[0]) if loaded.problems else "",
+            todo="" if loaded.problems else "Measure first with `longca run`",
         )
     frame = derived(
         in_order(

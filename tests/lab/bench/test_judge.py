@@ -2,7 +2,7 @@
 
 import pytest
 
-from longca.lab.bench.workers.pool import Pool
+from longca.lab.bench.workers.pool import Pool, worker_key
 from longca.lab.studies.grid import Measure
 from tests.helpers.bench.misbehaving import cp_cell, kernel_cell
 
@@ -31,6 +31,24 @@ class Prepared(NaivePrepared):
         referee.RemoteReferee.check = referee.RemoteReferee.check_timed = lambda *_: None
         return super().forward(q, k, v)
 class Claims(Naive):
+    def prepare(self, problem):
+        return Prepared(problem)
+""",
+    "hastes": """
+from longca.kernels.backends.naive import Naive
+import longca.lab.bench.measure.timing.stopwatch as stopwatch
+time_ms = stopwatch.HostStopwatch.time_ms
+stopwatch.HostStopwatch.time_ms = lambda *given: time_ms(*given) / 50
+class Hastes(Naive):
+    pass
+""",
+    "controls": """
+from longca.kernels.backends.naive import Naive
+from longca.kernels.control import PreparedControl
+class Prepared(PreparedControl):
+    def call(self): pass
+class Controls(Naive):
+    family = "control"
     def prepare(self, problem):
         return Prepared(problem)
 """,
@@ -107,6 +125,19 @@ def test_the_judge_is_out_of_reach(cheats: Pool) -> None:
     assert result.outcome.status == "error" and result.outcome.type == "NotJudged" and result.samples is None
 
 
+def test_a_kernel_that_replaces_its_timer_has_no_speed(cheats: Pool) -> None:
+    result = cheats.measure(kernel_cell("hastes"), MEASURE)
+    assert result.outcome.status == "error" and result.samples is None
+    assert "it replaces longca.lab.bench.measure.timing.stopwatch.HostStopwatch.time_ms" in (
+        result.outcome.message
+    )
+    assert cheats.measure(kernel_cell("naive"), MEASURE).outcome.status == "ok"
+
+
+def test_an_external_kernel_is_no_control(cheats: Pool) -> None:
+    assert cheats.measure(kernel_cell("controls"), MEASURE).outcome.status != "ok"
+
+
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_a_strategy_that_keeps_its_result_is_wrong(cheats: Pool, direction: str) -> None:
     outcome = cheats.measure(cp_cell("keeping", direction=direction), MEASURE).outcome
@@ -123,11 +154,7 @@ def test_a_judge_that_dies_is_replaced(cheats: Pool) -> None:
 
 
 @pytest.mark.long
-def test_a_user_s_kernel_can_be_kept_apart_from_its_rivals(
-    cheats: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = [cheats._key(kernel_cell(kernel)) for kernel in ("patches", "claims", "naive", "sdpa")]
-    assert len(set(keys)) == 1
-    monkeypatch.setattr(cheats, "_apart", True)
-    keys = [cheats._key(kernel_cell(kernel)) for kernel in ("patches", "claims", "naive", "sdpa")]
-    assert len(set(keys)) == 3 and keys[2] == keys[3]
+def test_a_user_s_kernel_is_kept_apart_from_its_rivals() -> None:
+    cells = [kernel_cell(kernel) for kernel in ("naive", "sdpa", "patches", "claims")]
+    keys = [worker_key(cell, "cpu") for cell in cells]
+    assert len(set(keys)) == 3 and keys[0] == keys[1]

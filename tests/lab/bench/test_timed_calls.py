@@ -10,6 +10,7 @@ from longca.lab.bench.check import timed_calls
 from longca.lab.bench.check.plan import CheckPlan
 from longca.lab.bench.check.scope import affordable
 from longca.lab.bench.measure.kernel import measure_kernel
+from longca.lab.bench.measure.latest import LatestMasks
 from longca.lab.studies.grid import Measure
 from longca.lab.studies.masks import cell_mask
 from tests.helpers.bench.cells import small_cell, write_kernel
@@ -49,6 +50,20 @@ def forward(self, q, k, v):
     result = super().forward(q, k, v)
     if self.calls > 1:
         result.out[..., 16:, :] = 0
+    return result""",
+    "knows the rows of the plan": """
+def forward(self, q, k, v):
+    import sys
+    result = super().forward(q, k, v)
+    frame = sys._getframe()
+    while frame and type(frame.f_locals.get("self")).__name__ != "TimedCalls":
+        frame = frame.f_back
+    if frame is None:
+        return result
+    _, parts = frame.f_locals["self"]._cut.__self__._expected
+    hidden = torch.ones(q.shape[-2], dtype=torch.bool)
+    hidden[sorted({row for timed in parts for row in timed.part.rows})] = False
+    result.out[..., hidden, :] = 0
     return result""",
 }
 
@@ -151,6 +166,31 @@ def test_a_kernel_that_computes_differences_has_no_speed(
     assert "times as long after all of an input has changed" in result.outcome.reason
 
 
+MULTIPLES = """
+kept = None
+def forward(self, q, k, v):
+    import time
+    if self.kept is not None:
+        *same, v0, out = self.kept
+        factor = v[..., -1, 0] / v0[..., -1, 0]
+        few = sum(int((x != y).any(-1).sum()) for x, y in zip(same, (q, k))) <= 8
+        if few and int((v != v0 * factor[..., None, None]).any(-1).sum()) <= 8:
+            return super().forward(q, k, v)
+    time.sleep(0.02)
+    result = super().forward(q, k, v)
+    self.kept = q.clone(), k.clone(), v.clone(), result.out.clone()
+    return result"""
+
+
+def test_a_kernel_that_multiplies_what_it_has_kept_has_no_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention is linear in its values: a kept result, times a factor, is right for values times a factor."""
+    write_kernel("cheat", MULTIPLES, tmp_path, monkeypatch)
+    result = measure_kernel(small_cell("cheat", "causal"), MEASURE, CPU)
+    assert result.outcome.status == "implausible" and result.samples is None
+
+
 @pytest.mark.parametrize("direction", DIFFERENCES)
 def test_interruptions_of_a_few_calls_are_no_differences(
     direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,24 +218,25 @@ def test_a_machine_that_waits_longer_than_it_works_gets_its_rounds(
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
-def test_a_wrong_result_of_scaled_inputs_is_found(
+def test_a_wrong_result_of_changed_inputs_is_found(
     direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel may know a scaled input, and return what it has kept."""
+    """A kernel may know a changed input, and return what it has kept."""
     cheat = {
         "fwd": """
 def forward(self, q, k, v):
     self.size = getattr(self, "size", v.norm())
     result = super().forward(q, k, v)
     first = next(iter(self.__dict__.setdefault("first", [v[..., :4, :].clone()])))
-    if (v[..., :4, :] == -first).all(-1).any():
+    if (v[..., -4:, :].flip(-2) == -first).all(-1).any():
         result.out.neg_()
     return result""",
         "bwd": """
 def backward(self, forward, dout):
     first = next(iter(self.__dict__.setdefault("first", [dout.clone()])))
     dq, dk, dv = super().backward(forward, dout)
-    return (-dq, dk, dv) if (dout == -first).all(-1).any() else (dq, dk, dv)""",
+    reversed = (dout.flip(-2) == -first).all(-1).any()
+    return (-dq, dk, dv) if reversed else (dq, dk, dv)""",
     }[direction]
     write_kernel("cheat", cheat, tmp_path, monkeypatch)
     outcome = measure_kernel(small_cell("cheat", "causal", direction), MEASURE, CPU).outcome
@@ -246,6 +287,44 @@ def test_changed_inputs_are_named_at_every_length(
     )
     outcome = measure_kernel(cell, MEASURE, CPU).outcome
     assert outcome.status == "incorrect" and f"it changes its input {name}," in outcome.reason
+
+
+WRITES = "for bands in self.problem.mask.groups:\n        bands.setflags(write=True)\n        bands[:, 5] = -7"
+MASKS = {
+    "the first call": f"def forward(self, q, k, v):\n    {WRITES}\n    return super().forward(q, k, v)",
+    "a later call": f"""
+def forward(self, q, k, v):
+    self.calls = getattr(self, "calls", 0) + 1
+    if self.calls > 2:
+        {WRITES.replace("        ", "            ")}
+    return super().forward(q, k, v)""",
+    "lengths": """
+def forward(self, q, k, v):
+    self.problem.mask.seqlen_q = 8
+    return super().forward(q, k, v)""",
+    "parameters": """
+def forward(self, q, k, v):
+    self.problem.mask.documents[:1] += 1
+    return super().forward(q, k, v)""",
+}
+
+
+@pytest.mark.parametrize("mask", ["causal_document", "block_sparse_uniform"])
+@pytest.mark.parametrize("name", MASKS)
+def test_a_changed_mask_is_named_and_no_other_kernel_sees_it(
+    name: str, mask: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mask == "block_sparse_uniform" and name != "lengths":
+        write = "self.problem.mask.grid.visible[:] = True"
+        body = f"def forward(self, q, k, v):\n    {write}\n    return super().forward(q, k, v)"
+    else:
+        body = MASKS[name]
+    write_kernel("changer", body, tmp_path, monkeypatch)
+    masks = LatestMasks()
+    outcome = measure_kernel(small_cell("changer", mask), MEASURE, CPU, masks).outcome
+    text = outcome.reason if outcome.status == "incorrect" else outcome.message
+    assert text.startswith("it changes its mask, which the next call would see")
+    assert measure_kernel(small_cell("sdpa", mask), MEASURE, CPU, masks).outcome.status == "ok"
 
 
 def test_inputs_that_are_changed_in_timed_calls_alone_are_found(

@@ -26,6 +26,8 @@ BLOCK = 16  # calls whose values are sampled at once
 NAMES = ("q", "k", "v", "dout")
 TIMED = {"fwd": ("q", "k", "v"), "bwd": ("dout",)}
 """direction → inputs that change between timed calls"""
+WHOLE = {"fwd": "v", "bwd": "dout"}
+"""direction → the input in which the result is linear: it changes as a whole after the samples"""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,12 @@ class Changes:
         scores = num_keys.log() + 0.5  # about half of the row's weight
         k = q.float() * scores / self._head_dim**0.5
         return {"q": q, "k": k.to(self._dtype), "v": v, "dout": dout}
+
+
+def reverse(x_THD: torch.Tensor) -> None:
+    """Reverse the order of an input's tokens, in place. Unlike that of a factor, its effect on a result does
+    not follow from an earlier result."""
+    x_THD.copy_(x_THD.flip(0))
 
 
 def _as_inputs(normal: torch.Tensor, kind: InputValues) -> torch.Tensor:

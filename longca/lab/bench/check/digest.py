@@ -9,8 +9,12 @@ copies.
 from __future__ import annotations
 
 import functools
+import hashlib
 
+import numpy as np
 import torch
+
+from longca.masks import Mask
 
 ELEMENTS = 1 << 22  # at a time: bounds the memory of their 64-bit form
 _ODD = 0x9E3779B97F4A7C15
@@ -41,6 +45,25 @@ def content_digest(x_LHD: torch.Tensor, positions_L: torch.Tensor | None = None)
         )
         total += ((bits * columns).sum(1) * row_weights[start : start + step]).sum()
     return int(total) % (1 << 64)
+
+
+def mask_digest(mask: Mask) -> int:
+    """A digest of what a mask holds now, derived anew: a kernel may have written to its arrays, or to what it
+    has derived from them."""
+    kept = (mask.seqlen_q, mask.seqlen_k, mask.num_groups, mask.area, mask.traits)
+    content = hashlib.sha256(repr(kept).encode())
+    grid = mask.grid
+    arrays = list(mask.groups) if grid is None else [grid.q_bounds, grid.k_bounds, np.packbits(grid.visible)]
+    for name, value in sorted(mask.params.items()):
+        content.update(name.encode())
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+        else:
+            content.update(repr(value).encode())
+    for array in arrays:
+        content.update(f"{array.shape} {array.dtype.kind}".encode())
+        content.update(np.ascontiguousarray(array).tobytes())
+    return int.from_bytes(content.digest()[:8], "big")
 
 
 @functools.lru_cache(maxsize=8)

@@ -3,11 +3,14 @@ timed calls."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
-from longca.lab.bench.check.digest import content_digest
+from longca.lab.bench.check.changes import WHOLE, reverse
+from longca.lab.bench.check.digest import content_digest, mask_digest
 from longca.lab.bench.check.inputs import Inputs
 from longca.lab.bench.check.oracle import FIELDS, Oracle, PartResult, wrong
 from longca.lab.bench.check.plan import NUM_BIT_RUNS, CheckPlan, TimedPart, TimedResult, tensor_of
@@ -25,7 +28,8 @@ from longca.lab.bench.check.tally import ErrorAccumulator
 from longca.lab.studies import Accuracy
 
 Digests = dict[str, int]
-"""of inputs, by name, after the kernel was called; or of gradients"""
+"""of inputs, by name, and of the mask, after the kernel was called; or of gradients"""
+CHANGES_MASK = "it changes its mask, which the next call would see; it must work on a copy"
 
 
 class Judge:
@@ -38,6 +42,7 @@ class Judge:
 
     def __init__(self, plan: CheckPlan, reference: Reference | None = None) -> None:
         self.plan = plan
+        self._mask_digest = mask_digest(plan.problem.mask)
         self.inputs = plan.inputs() if reference is None else reference.inputs
         heads = {site.kv_head for site in plan.changes.sites}
         self._oracle = Oracle(plan.problem, self.inputs, scope=plan.scope, reference=reference, keys_of=heads)
@@ -96,7 +101,11 @@ class Judge:
             )
             for result in sorted(timed, key=lambda result: result.call):
                 self._apply(result.call)
-                reason = reason or self._wrong_timed(result) or (judged.wrong(result) if judged else None)
+                if result.is_sample:
+                    reason = reason or self._wrong_timed(result) or (judged.wrong(result) if judged else None)
+                    continue
+                with self._reversed():
+                    reason = reason or self._wrong_timed(result)
             self._apply(last_call)
             self.reason = self._changed(digests, {}) or (reason and f"in a timed call, {reason}")
         finally:
@@ -111,8 +120,18 @@ class Judge:
         for name in self.plan.timed_names:
             self.plan.changes.apply(name, tensor_of(self.inputs, name), call)
 
+    @contextmanager
+    def _reversed(self) -> Iterator[None]:
+        """The input that changes as a whole, in the order of calls that are not samples."""
+        changed = tensor_of(self.inputs, WHOLE[self.plan.cell.direction])
+        reverse(changed)
+        try:
+            yield
+        finally:
+            reverse(changed)
+
     def _wrong_timed(self, result: TimedResult) -> str | None:
-        parts = self.plan.timed_parts(result.call)
+        parts = self.plan.judged_parts(result)
         scope = CheckedSubset(tuple(timed.part for timed in parts), "", is_sample=True)
         given = [{name: x for name, x in of_part.items() if name in FIELDS} for of_part in result.parts]
         rows = Oracle(self.plan.problem, self.inputs, scope=scope)
@@ -127,6 +146,8 @@ class Judge:
 
     def _changed(self, digests: Digests, instead: dict[str, torch.Tensor]) -> str | None:
         """The reason that names changed inputs."""
+        if digests.get("mask", self._mask_digest) != self._mask_digest:
+            return CHANGES_MASK  # the changes of inputs follow from it
         expected = {name: tensor_of(self.inputs, name) for name in self.plan.used_names} | instead
         missing = expected.keys() - digests.keys()
         if missing:
@@ -161,7 +182,7 @@ class _TimedGradients:
     def wrong(self, result: TimedResult) -> str | None:
         eps = torch.finfo(self._plan.problem.dtype).eps
         errors = {name: ErrorAccumulator(eps) for name in ("dk", "dv")}
-        for timed, given in zip(self._plan.timed_parts(result.call), result.parts, strict=True):
+        for timed, given in zip(self._plan.judged_parts(result), result.parts, strict=True):
             self._compare(timed, given, errors)
         for name, error in errors.items():
             if not error.worst_row() <= 1.0:
@@ -169,6 +190,8 @@ class _TimedGradients:
         return None
 
     def _compare(self, timed: TimedPart, given: PartResult, errors: dict[str, ErrorAccumulator]) -> None:
+        if not timed.keys:
+            return None
         [head] = timed.part.kv_heads
         keys = list(timed.keys)
         now = self._contributions(head)

@@ -7,6 +7,7 @@ It depends on the cell and a seed. The measuring process and the judge compute i
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +45,8 @@ class TimedResult:
     """of the whole tensors"""
     is_sample: bool = True
     """its time is among the samples"""
+    drawn: int = 0
+    """what chose the rows that were looked at beside those of the plan; drawn after the call"""
 
 
 class CheckPlan:
@@ -87,7 +90,11 @@ class CheckPlan:
         return checked_dout(self.scope, self.ratio, dout_THD)
 
     def timed_parts(self, call: int) -> list[TimedPart]:
-        """Rows and keys of sites and some others of the same KV head, which are drawn for each call."""
+        """Rows and keys of sites and some others of the same KV head, which are drawn for each call.
+
+        A kernel can find them out before the call, for they follow from the seed; `late_part` cannot be
+        known then.
+        """
         mask = self.problem.mask
         rng = np.random.default_rng((self.seed, call))
         by_head: dict[int, tuple[set[int], set[int]]] = {}
@@ -108,20 +115,33 @@ class CheckPlan:
             parts.append(TimedPart(CheckedPart((head,), tuple(sorted(rows))), tuple(sorted(keys))))
         return parts
 
+    def late_part(self, drawn: int) -> TimedPart:
+        """Rows of one KV head, of all of them, that follow from a number which is drawn after the call."""
+        rng = np.random.default_rng((self.seed, drawn))
+        head = int(rng.integers(self.problem.num_kv_heads))
+        rows = set(rng.integers(self.problem.mask.seqlen_q, size=EXTRA_ROWS).tolist())
+        return TimedPart(CheckedPart((head,), tuple(sorted(rows))), ())
+
+    def judged_parts(self, result: TimedResult) -> list[TimedPart]:
+        """The parts of a timed call that are judged, in the order of its results."""
+        return [*self.timed_parts(result.call), self.late_part(result.drawn)]
+
     def expect(self, call: int) -> None:
         """Choose the checked parts of a call in advance, so that they are copied right after the timed
         interval."""
         self._expected = call, self.timed_parts(call)
 
-    def expected_parts(self, call: int) -> list[TimedPart]:
-        """`timed_parts`, at hand for the expected call."""
+    def parts_to_cut(self, call: int, drawn: int) -> Iterator[TimedPart]:
+        """`judged_parts` of a call that has just ended. Those of the expected call are at hand, and come
+        first: work that goes on after the call must not get done."""
         expected, parts = self._expected
-        return parts if expected == call else self.timed_parts(call)
+        yield from parts if expected == call else self.timed_parts(call)
+        yield self.late_part(drawn)
 
-    def cut_timed(self, call: int, tensors: dict[str, torch.Tensor]) -> list[PartResult]:
+    def cut_timed(self, call: int, drawn: int, tensors: dict[str, torch.Tensor]) -> list[PartResult]:
         """Copies of the checked parts of a timed call's result, in T × heads (× D)."""
         results = []
-        for timed in self.expected_parts(call):
+        for timed in self.parts_to_cut(call, drawn):
             [kv_head] = timed.part.kv_heads
             q_heads = timed.part.q_heads(self.ratio)
             rows = list(timed.part.rows)

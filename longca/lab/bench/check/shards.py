@@ -78,10 +78,12 @@ class Shards:
             tensors["dout"] = self.dout_checked_LHD
         return {name: content_digest(x, positions) for name, x in tensors.items()}
 
-    def cut(self, plan: CheckPlan, call: int, tensors: dict[str, torch.Tensor]) -> list[PartResult]:
+    def cut(
+        self, plan: CheckPlan, call: int, drawn: int, tensors: dict[str, torch.Tensor]
+    ) -> list[PartResult]:
         """Copies of this rank's part of the checks of a timed call."""
         results = []
-        for timed in plan.expected_parts(call):
+        for timed in plan.parts_to_cut(call, drawn):
             [kv_head] = timed.part.kv_heads
             q_heads = timed.part.q_heads(plan.ratio)
             rows, _ = held_tokens(timed.part.rows, self.mine_L)

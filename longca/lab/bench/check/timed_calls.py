@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,17 @@ from longca.lab.bench.check.oracle import PartResult, finite
 from longca.lab.bench.check.plan import NUM_JUDGED, TimedResult
 
 Tensors = dict[str, torch.Tensor]
+DRAWN_BITS = 48  # of the number that chooses rows after a call
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """What was copied of a call: its number, the number drawn after it, its parts, and flags of finiteness."""
+
+    call: int
+    drawn: int
+    parts: list[PartResult]
+    are_finite: Tensors
 
 
 class TimedCalls:
@@ -26,7 +38,8 @@ class TimedCalls:
         tensors: its result's tensors in T × heads (× D), by name.
         raw: its result's tensors as they are: the memory that later calls may find again.
         change: gives the inputs the content that they have in the call of a number.
-        cut: copies what is judged of the call of a number.
+        cut: copies what is judged of the call of a number; it is given a second number, drawn after the
+            call, which chooses rows that no kernel can know before.
         kept: tensors that the next call reads: no memory of theirs is overwritten.
         chance: selects the calls that are judged; several ranks must select the same ones.
     """
@@ -38,7 +51,7 @@ class TimedCalls:
         tensors: Callable[[Any], Tensors],
         raw: Callable[[Any], Iterable[torch.Tensor | None]],
         change: Callable[[int], object],
-        cut: Callable[[int, Tensors], list[PartResult]],
+        cut: Callable[[int, int, Tensors], list[PartResult]],
         kept: Iterable[torch.Tensor],
         chance: random.Random | None = None,
     ) -> None:
@@ -52,8 +65,8 @@ class TimedCalls:
         self._result: object = None
         self._chance = chance or random.SystemRandom()
 
-        self._chosen: list[tuple[int, list[PartResult], Tensors]] = []
-        self._scaled: list[tuple[int, list[PartResult], Tensors]] = []
+        self._chosen: list[_Copied] = []
+        self._scaled: list[_Copied] = []
         self._num_timed = 0
         self._num_scaled = 0
         self.number = 0
@@ -88,10 +101,11 @@ class TimedCalls:
         if self._num_scaled > 1 and self._slot(self._num_scaled - 1, 1) is None:
             return
         tensors = self._tensors(self._result)
-        parts = self._cut(self.number, tensors)
+        drawn = self._chance.getrandbits(DRAWN_BITS)
+        parts = self._cut(self.number, drawn, tensors)
         for part in parts:
             part |= {name: x / factor for name, x in part.items() if name != "lse"}
-        self._scaled = [*self._scaled[:1], (self.number, parts, finite(tensors))]
+        self._scaled = [*self._scaled[:1], _Copied(self.number, drawn, parts, finite(tensors))]
 
     def tensors(self) -> Tensors:
         """The tensors of the last call's result, by name."""
@@ -104,9 +118,15 @@ class TimedCalls:
     def results(self) -> list[TimedResult]:
         """The copied parts of the selected calls, and of those with scaled results."""
         return [
-            TimedResult(number, parts, {name: bool(flag) for name, flag in flags.items()}, is_sample)
+            TimedResult(
+                copied.call,
+                copied.parts,
+                {name: bool(flag) for name, flag in copied.are_finite.items()},
+                is_sample,
+                copied.drawn,
+            )
             for calls, is_sample in ((self._chosen, True), (self._scaled, False))
-            for number, parts, flags in calls
+            for copied in calls
         ]
 
     def choose(self) -> int | None:
@@ -129,8 +149,9 @@ class TimedCalls:
         require_plain(self._raw(self._result))
         tensors = self._tensors(self._result)
         # first of all: work that goes on after the call must not get done
-        parts = self._cut(self.number, tensors)
-        self._chosen[index : index + 1] = [(self.number, parts, finite(tensors))]
+        drawn = self._chance.getrandbits(DRAWN_BITS)
+        parts = self._cut(self.number, drawn, tensors)
+        self._chosen[index : index + 1] = [_Copied(self.number, drawn, parts, finite(tensors))]
 
 
 class LateResult(TypeError):

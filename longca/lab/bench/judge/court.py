@@ -111,6 +111,7 @@ class Court:
                 unpacked(call["parts"], tensors),
                 call["are_finite"],
                 bool(call["is_sample"]),
+                int(call["drawn"]),
             )
             for call in header["calls"]
         ]

@@ -52,6 +52,7 @@ class RemoteReferee:
                     "parts": parts,
                     "are_finite": result.are_finite,
                     "is_sample": result.is_sample,
+                    "drawn": result.drawn,
                 }
             )
             tensors += of_call

@@ -219,7 +219,7 @@ class _CpMeasurement(CellMeasurement):
             raw=lambda result: tensors(result).values(),
             kept=kept,
             change=lambda number: shards.change(plan, number),
-            cut=lambda number, x: shards.cut(plan, number, x),
+            cut=lambda number, drawn, x: shards.cut(plan, number, drawn, x),
             chance=random.Random(seed),
         )
 
@@ -275,7 +275,7 @@ class _CpMeasurement(CellMeasurement):
         """The parts of a timed call that are checked, of all ranks together; on rank 0."""
         are_finite = self.comm.gather(result.are_finite)
         parts = []
-        for timed, mine in zip(plan.timed_parts(result.call), result.parts, strict=True):
+        for timed, mine in zip(plan.judged_parts(result), result.parts, strict=True):
             whole = {}
             for name, x in mine.items():
                 tokens = timed.keys if name in ("dk", "dv") else timed.part.rows
@@ -286,9 +286,8 @@ class _CpMeasurement(CellMeasurement):
                         torch.from_numpy(np.argsort(np.concatenate(held))).to(x.device)
                     ]
             parts.append(whole)
-        return TimedResult(
-            result.call, parts, {name: all(flags[name] for flags in are_finite) for name in result.are_finite}
-        )
+        all_finite = {name: all(flags[name] for flags in are_finite) for name in result.are_finite}
+        return TimedResult(result.call, parts, all_finite, drawn=result.drawn)
 
     def _above_shards(self, memory: Memory | None) -> Memory | None:
         if memory is None or self._before_bytes is None:

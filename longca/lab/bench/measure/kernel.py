@@ -11,12 +11,13 @@ import torch
 from longca.core import BrokenPlugin, Registry
 from longca.kernels import Forward, Prepared, Problem
 from longca.kernels.control import PreparedControl
-from longca.lab.bench.check.digest import content_digest
-from longca.lab.bench.check.judge import Digests, Judge
+from longca.lab.bench.check.changes import WHOLE, reverse
+from longca.lab.bench.check.digest import content_digest, mask_digest
+from longca.lab.bench.check.judge import CHANGES_MASK, Digests, Judge
 from longca.lab.bench.check.oracle import Grads, cut, finite, tensors_of, wrong
 from longca.lab.bench.check.plan import NUM_BIT_RUNS, CheckPlan, tensor_of
 from longca.lab.bench.check.timed_calls import TimedCalls, overwrite, require_plain
-from longca.lab.bench.measure.failure import failure
+from longca.lab.bench.measure.failure import as_failed, failure
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences
 from longca.lab.bench.measure.measurement import CellMeasurement, Referee
 from longca.lab.bench.measure.memory import peak_memory
@@ -58,6 +59,8 @@ def measure_kernel(
         outcome = measurement.run()
     except Exception as error:  # any kernel may raise anything
         outcome = failure(error, measurement.stage)
+        if measurement.masks.is_changed(cell):  # whatever it raised may follow from that
+            outcome = as_failed("ChangedMask", f"{CHANGES_MASK}; {getattr(outcome, 'message', outcome.status)}")
     return measurement.result(outcome)
 
 
@@ -131,7 +134,7 @@ class KernelMeasurement(CellMeasurement):
         """Measure memory and have the timed calls judged that chance has selected."""
         assert self.samples is not None
         with self.at(self.cell.direction):
-            ratio = slower_by(self.calls, self._given.scale, self.samples, self.device)
+            ratio = slower_by(self.calls, self._given.change_whole, self.samples, self.device)
             digests = self._given.digests()
             self.memory = peak_memory(self.calls.plain, self.device)
         judged_ms = self.costs["oracle_ms"]
@@ -260,18 +263,21 @@ class _GivenInputs:
             kept=kept,
         )
 
-    def scale(self, factor: float) -> None:
-        """Multiply the input in which the timed result is linear: values, or output gradients."""
-        name = "dout" if self._plan.problem.needs_backward else "v"
-        if self._public[name] is None:
-            self._copies[name].mul_(factor)
-            self._own[name].copy_(self._prepared.to_layout(self._copies[name]))
-        else:
-            self._own[name].mul_(factor)
+    def change_whole(self, factor: float) -> None:
+        """Reverse the tokens of the input in which the timed result is linear, values or output gradients,
+        and multiply it. The inverse factor undoes it."""
+        name = WHOLE[self._plan.cell.direction]
+        public = self._public[name]
+        whole = self._copies[name] if public is None else public
+        reverse(whole)
+        whole.mul_(factor)
+        if public is None:
+            self._own[name].copy_(self._prepared.to_layout(whole))
 
     def digests(self) -> Digests:
-        """The digests of the inputs as they are now."""
-        return {name: self._digest(name) for name in self._own}
+        """The digests of the inputs and of the mask as they are now."""
+        mask = {"mask": mask_digest(self._plan.problem.mask)}
+        return {name: self._digest(name) for name in self._own} | mask
 
     def _of_forward(self, forward: Forward) -> dict[str, torch.Tensor]:
         lse_TH = None if forward.lse is None else self._prepared.lse_from_layout(forward.lse)

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from longca.lab.bench.check.digest import mask_digest
 from longca.lab.studies import Cell, cell_mask, mask_name
 from longca.lab.studies.facts.drawn import DrawnLengths
 from longca.lab.studies.record import MaskFacts
@@ -21,22 +22,31 @@ KEPT_REFERENCE_BYTES = 64 << 20  # of one reference
 
 class LatestMasks:
     """Builds masks and keeps the last `KEPT`: forward and backward of one problem follow each other and share
-    a mask."""
+    a mask. One that a kernel has changed is built anew."""
 
     def __init__(self) -> None:
-        self._masks: OrderedDict[str, tuple[Mask, float]] = OrderedDict()
+        self._masks: OrderedDict[str, tuple[Mask, float, int]] = OrderedDict()
 
     def get(self, cell: Cell) -> tuple[Mask, float]:
         """(mask of the cell, milliseconds that building it took, now or earlier)."""
         name = mask_name(cell)
-        if name not in self._masks:
+        if name not in self._masks or self.is_changed(cell):
             start = time.perf_counter()
             mask = cell_mask(cell)
-            self._masks[name] = mask, (time.perf_counter() - start) * 1e3
+            self._masks[name] = mask, (time.perf_counter() - start) * 1e3, mask_digest(mask)
             if len(self._masks) > KEPT:
                 self._masks.popitem(last=False)
         self._masks.move_to_end(name)
-        return self._masks[name]
+        mask, mask_ms, _ = self._masks[name]
+        return mask, mask_ms
+
+    def is_changed(self, cell: Cell) -> bool:
+        """True if the cell's mask is kept, and does not hold any more what it was built with."""
+        mask, _, digest = self._masks.get(mask_name(cell), (None, 0.0, 0))
+        try:
+            return mask is not None and mask_digest(mask) != digest
+        except Exception:  # of whatever a kernel has put in the place of an array
+            return True
 
 
 def mask_facts(mask: Mask) -> MaskFacts:

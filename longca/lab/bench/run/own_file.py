@@ -115,8 +115,7 @@ def compare_own_file(
         kernel = stack.enter_context(_as_plugin(file))
         cells = parse(Study, {"name": "bench", "grids": [{"kernel": kernel, **grid}]}, "Options").cells()
         logs = stack.enter_context(_logs())
-        claimant = Claimant(patience_s=wait_s)
-        pool = stack.enter_context(Pool(device, logs, claimant=claimant, apart=True, seed=seed))
+        pool = stack.enter_context(Pool(device, logs, claimant=Claimant(patience_s=wait_s), seed=seed))
 
         def measured(cell: Cell) -> Record:
             announce(cell.title)

@@ -63,12 +63,14 @@ def worker_key(cell: Cell, device_type: str) -> Key:
     """The key of a cell's group of worker processes; cells of one key share a group.
 
     On a GPU a kernel has a group of its own, since its libraries stay loaded and keep memory and settings of
-    the device. On a CPU all kernels share one group: to start a process takes longer than to measure a short
-    cell, and kernels that are compared share the reference of their results. All context-parallel methods of
-    one number of ranks share a group: to start and connect many ranks takes long, and methods that are
-    compared should run in the same processes.
+    the device. On a CPU the package's own kernels share one group: to start a process takes longer than to
+    measure a short cell. An external plug-in has a group of its own, since it may change what a process
+    shares: modules, settings of torch, its environment. All context-parallel methods of one number of ranks
+    share a group: to start and connect many ranks takes long, and methods that are compared should run in the
+    same processes.
     """
-    alone = cell.kind == "kernel" and device_type != "cpu"
+    is_own = is_of_package("kernel", cell.kernel)
+    alone = cell.kind == "kernel" and (device_type != "cpu" or not is_own)
     return cell.kind, cell.kernel if alone else None, cell.world
 
 
@@ -94,7 +96,6 @@ class Pool:
         claimant: Claimant | None = None,
         meanwhile: Callable[[], object] = lambda: None,
         *,
-        apart: bool = False,
         seed: int | None = None,
         first_world: int = 1,
     ) -> None:
@@ -107,8 +108,6 @@ class Pool:
             claimant: the run for which devices are locked, and what it does while it waits; a run of its own
                 if not given.
             meanwhile: called once, while the first process starts.
-            apart: on a CPU, too, a kernel that is not the package's own gets processes of its own, and none
-                is a control.
             seed: of all that is drawn for checks; drawn anew if not given, so that no kernel can know it.
             first_world: the fewest ranks that a cell of the run has. So many processes find the device, and
                 then measure such cells.
@@ -122,7 +121,6 @@ class Pool:
         self.claimant = claimant or Claimant()
         self._started = 0
         self._lost = ""
-        self._apart = apart
         self.seed = secrets.randbits(48) if seed is None else seed
         self._judge: JudgeProcess | None = None
         self._groups: dict[
@@ -188,7 +186,7 @@ class Pool:
         reason = self.device.too_few(cell.world)
         if reason:
             return Result(outcome=Unavailable(reason=reason))
-        key = self._key(cell)
+        key = worker_key(cell, self.device.type)
         try:
             group = self._group(key)
         except (AnswerTimeout, RankDied, RankWithoutDevice, JudgeDied) as error:
@@ -248,21 +246,13 @@ class Pool:
     def wrong_rows(self, cell: Cell, measure: Measure) -> list[WrongRow]:
         """The first wrong row of each tensor of a kernel cell that was incorrect; none where they are not
         found in the cell's time."""
-        group = self._groups.get(self._key(cell))
+        group = self._groups.get(worker_key(cell, self.device.type))
         return [] if group is None else group.wrong_rows(cell, measure, self.seed)
 
-    def _key(self, cell: Cell) -> Key:
-        kind, kernel, world = worker_key(cell, self.device.type)
-        return (
-            (kind, cell.kernel, world)
-            if self._apart and not is_of_package("kernel", cell.kernel)
-            else (kind, kernel, world)
-        )
-
     def _is_control(self, cell: Cell) -> bool:
-        """True for a call of known work, which judges itself: its kernel says so, which is believed of a
-        study's kernels alone."""
-        if self._apart and not is_of_package("kernel", cell.kernel):
+        """True for a call of known work, which judges itself: its kernel says so, which is believed of the
+        package's kernels alone."""
+        if not is_of_package("kernel", cell.kernel):
             return False
         with suppress(Exception):  # one that cannot be loaded: the measuring process says why
             return Registry("kernel").load(cell.kernel).family == "control"

@@ -16,9 +16,10 @@ import torch
 from longca.core import UserError
 from longca.lab.bench.judge.referee import RemoteReferee
 from longca.lab.bench.measure.environment import choose_device, device_name, device_uuid, gpu_system, software
-from longca.lab.bench.measure.failure import failure
+from longca.lab.bench.measure.failure import as_failed, failure
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences
+from longca.lab.bench.measure.originals import Originals
 from longca.lab.bench.measure.others import watch
 from longca.lab.bench.measure.result import FAILURES, Result
 from longca.lab.bench.measure.warm_math import warm_math
@@ -70,6 +71,7 @@ class Session:
         self.references = LatestReferences()
         self.comm: Comm | None = None
         self._taker: EnvironmentTaker | None = None
+        self._originals = Originals()
         gc.freeze()  # imported objects stay anyway; to scan them would cost 0.2 s each time memory is freed
 
     def claim(self, request: Message) -> Message:
@@ -115,7 +117,7 @@ class Session:
         cell = Cell.model_validate(request["cell"])
         measure = Measure.model_validate(request["measure"])
         with watch(self.device, request.get("judge")) as uses:
-            result = self._measure(cell, measure, request.get("seed", 0))
+            result = self._unless_replaced(self._measure(cell, measure, request.get("seed", 0)))
         message = {
             "result": result.model_dump(mode="json"),
             "uses": uses,
@@ -215,6 +217,14 @@ class Session:
             )
         except Exception as error:  # both turn errors of a cell into outcomes; this is for what they miss
             return Result(outcome=failure(error, "measuring"))
+
+    def _unless_replaced(self, result: Result) -> Result:
+        """The result; a failure where a plug-in has replaced a function that it was measured with."""
+        name = self._originals.replaced() if result.outcome.status == "ok" else None
+        if name is None:
+            return result
+        outcome = as_failed("Replaced", f"it replaces {name}, with which it is measured")
+        return result.model_copy(update={"outcome": outcome, "samples": None, "memory": None})
 
     def _environment(self, listed: Collection[str]) -> Message:
         """The environment of this rank, with those of its listings that were not sent before; empty where it

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from longca.lab.studies import Accuracy, Record
 
 CHECKSUM_SINCE = 2  # schema version from which a record without a checksum is damaged
+ASKED_SINCE = 3  # … from which it has what was asked, listings of software, and sampled lengths
 CHECKSUM_KEY = "checksum"
 CHECKSUM_KIND = "sha256:"
 DIGITS = 16  # of a digest that tells records from each other
@@ -26,6 +27,8 @@ def contradiction(record: Record) -> str | None:
     An ok record was compared with a reference, and no error exceeds its budget. Each of its ranks has
     samples.
     """
+    if (later := _of_a_later_schema(record)) is not None:
+        return f"calls itself a record of schema {record.schema_version}, and has {later}, which came later"
     if record.outcome.status != "ok":
         return None
     assert record.accuracy is not None and record.samples is not None, "`Record` lets none pass without"
@@ -33,6 +36,23 @@ def contradiction(record: Record) -> str | None:
     if num_ranks != record.cell.world:
         return f"is ok, and has samples of {num_ranks} of {record.cell.world} ranks"
     return _of_errors(record.accuracy)
+
+
+def _of_a_later_schema(record: Record) -> str | None:
+    """What a record holds that none of its schema has: it was given an earlier number by hand, which would
+    spare it the checksum. None where there is nothing."""
+    if record.schema_version >= ASKED_SINCE:
+        return None
+    environment, samples, accuracy, mask = record.environment, record.samples, record.accuracy, record.mask
+    held = {
+        "what was asked": record.measure,
+        "listings of software": environment is not None and environment.ranks,
+        "sampled lengths": mask is not None and mask.lengths,
+        "seconds of warming up": samples is not None and samples.warm_seconds is not None,
+        "a seed of its checks": accuracy is not None and accuracy.seed is not None,
+        "a play-off": record.playoff,
+    }
+    return next((name for name, value in held.items() if value), None)
 
 
 def _of_errors(accuracy: Accuracy) -> str | None:

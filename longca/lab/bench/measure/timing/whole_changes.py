@@ -2,8 +2,9 @@
 
 Between timed calls a few rows of the inputs change. A kernel could keep its last result and compute what
 follows from these rows alone: it would be right, fast, and of no use. So after the samples, values (in a
-backward, output gradients) are multiplied as a whole. Attention is linear in them, so results are known, and
-the judge sees them, too. A call that then takes much longer has computed differences in the samples.
+backward, output gradients) are reversed and multiplied as a whole. The judge computes what follows from the
+reversed ones, and attention is linear in the factor. A call that then takes much longer has computed
+differences in the samples. A factor alone would not do: a kernel could multiply the result that it has kept.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ MOST_SECONDS = 2.0  # of work: no scheduler doubles so long calls, which have ha
 
 
 def slower_by(
-    calls: TimedCalls, scale: Callable[[float], object], samples: Samples, device: torch.device
+    calls: TimedCalls, change: Callable[[float], object], samples: Samples, device: torch.device
 ) -> float | None:
     """By what factor a call takes longer after all of an input has changed; None if by no more than
     `MOST_RATIO`.
 
     Args:
-        scale: multiplies the input in which the result is linear.
+        change: reverses and multiplies the input in which the result is linear; the inverse factor undoes it.
     """
     [times_ms, *_] = samples.time_ms
-    if _changed_ms(calls, scale, FACTORS[0], device) <= MOST_RATIO * statistics.median(times_ms):
+    if _changed_ms(calls, change, FACTORS[0], device) <= MOST_RATIO * statistics.median(times_ms):
         return None
     changed_ms = math.inf
     usual_ms = math.inf
@@ -48,7 +49,7 @@ def slower_by(
     # the machine may have become slower: calls of both kinds alternate
     for count, factor in enumerate(itertools.islice(itertools.cycle(FACTORS[::-1]), MOST_ROUNDS), 1):
         usual_ms = min(usual_ms, _usual_ms(calls, device))
-        changed_ms = min(changed_ms, _changed_ms(calls, scale, factor, device))
+        changed_ms = min(changed_ms, _changed_ms(calls, change, factor, device))
         if count < LEAST_ROUNDS:
             continue
         if changed_ms <= MOST_RATIO * usual_ms:
@@ -59,7 +60,7 @@ def slower_by(
 
 
 def _usual_ms(calls: TimedCalls, device: torch.device) -> float:
-    """The time of a second call: before the first one, all was scaled back."""
+    """The time of a second call: before the first one, all was changed back."""
     elapsed_ms = 0.0
     for _ in range(2):
         calls.before()
@@ -69,14 +70,14 @@ def _usual_ms(calls: TimedCalls, device: torch.device) -> float:
 
 
 def _changed_ms(
-    calls: TimedCalls, scale: Callable[[float], object], factor: float, device: torch.device
+    calls: TimedCalls, change: Callable[[float], object], factor: float, device: torch.device
 ) -> float:
     calls.before()
-    scale(factor)
+    change(factor)
     elapsed_ms = _time_ms(calls, device)
     calls.keep_scaled(factor)
     calls.after(timed=False)
-    scale(1.0 / factor)
+    change(1.0 / factor)
     return elapsed_ms
 
 
