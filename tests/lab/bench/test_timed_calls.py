@@ -289,7 +289,9 @@ def test_changed_inputs_are_named_at_every_length(
     assert outcome.status == "incorrect" and f"it changes its input {name}," in outcome.reason
 
 
-WRITES = "for bands in self.problem.mask.groups:\n        bands.setflags(write=True)\n        bands[:, 5] = -7"
+WRITES = (
+    "for bands in self.problem.mask.groups:\n        bands.setflags(write=True)\n        bands[:, 5] = -7"
+)
 MASKS = {
     "the first call": f"def forward(self, q, k, v):\n    {WRITES}\n    return super().forward(q, k, v)",
     "a later call": f"""
