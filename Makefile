@@ -28,7 +28,10 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport STUDY
 report: export LONGCA_STUDY := $(value STUDY)
 report: setup
-	@snakemake --profile workflow/profiles/local $(ARGS)
+	@echo "report: measures $$LONGCA_STUDY, then makes its page; what Snakemake does is in .snakemake/log"
+	@snakemake --profile workflow/profiles/local --quiet rules host progress --show-failed-logs $(ARGS) || { \
+	log=$$(ls -t .snakemake/log/*.log | head -n 1); \
+	echo "report: failed; all that Snakemake did is in $$log" >&2; exit 1; }
 	@name=$$(basename "$$LONGCA_STUDY"); page="$(CURDIR)/results/$${name%.y*ml}"; \
 	if [ -f "$$page/logs/report.log" ]; then sed '$$d' "$$page/logs/report.log"; fi; echo "$$page/report.html"
 

@@ -407,3 +407,22 @@ def test_make_runs_nothing_of_a_studys_name(tmp_path: Path, name: str):
         )
         assert done.returncode == 0 and f"study is {name}\n" in done.stdout, done.stdout + done.stderr
         assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_report_shows_the_runs_own_progress_and_ends_with_what_failed(tmp_path: Path):
+    """Of Snakemake's own lines most are left out; its log is named before, and after a failure."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".snakemake/log").mkdir(parents=True)
+    (tmp_path / ".snakemake/log/1.log").touch()
+    snakemake = tmp_path / ".venv/bin/snakemake"
+    snakemake.parent.mkdir(parents=True)
+    snakemake.write_text('#!/bin/sh\necho "$@"\nexit 1\n')
+    snakemake.chmod(0o755)
+    command = ["make", "-o", "setup", "report", "STUDY=quick"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    first, asked = done.stdout.splitlines()[:2]
+    assert first.startswith("report: measures quick,") and ".snakemake/log" in first
+    assert "--quiet rules host progress --show-failed-logs" in asked and done.returncode == 2
+    failed = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert failed[-1] == "report: failed; all that Snakemake did is in .snakemake/log/1.log"
