@@ -37,6 +37,8 @@ def row_groups(path: Path) -> list[range]:
 def read_texts(path: Path, column: str, group: int | None = None) -> Iterator[str | None]:
     """An iterator over the texts of one column, in one row group if it is given; equal texts share memory.
     Raises BadTable."""
+    import pyarrow as pa
+
     with _told():
         file = _opened(path, [column])
         for number in range(file.num_row_groups) if group is None else (group,):
@@ -44,6 +46,9 @@ def read_texts(path: Path, column: str, group: int | None = None) -> Iterator[st
             # Arrow silently skips some damaged pages
             if table.num_rows != file.metadata.row_group(number).num_rows:
                 raise ValueError("rows are missing")
+            kind = table.schema.field(column).type
+            if not _is_as_wanted(kind, pa.string()):
+                raise KeyError(f"column '{column}' is of another type: {kind}")
             for chunk in table.column(column).chunks:
                 numbered = chunk if _is_numbered(chunk.type) else chunk.dictionary_encode()
                 words = numbered.dictionary

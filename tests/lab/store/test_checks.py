@@ -87,6 +87,22 @@ def test_only_records_of_an_old_schema_may_be_without_a_checksum(tmp_path, schem
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "later"),
+    [
+        ("measure", {"repeats": 3}, "what was asked"),
+        ("accuracy.seed", 7, "a seed of its checks"),
+        ("samples.warm_seconds", 1.0, "seconds of warming up"),
+        ("mask.lengths", {"documents": {"count": 1, "lengths": [8], "digest": "0" * 64}}, "sampled lengths"),
+    ],
+)
+def test_an_early_number_does_not_spare_a_record_its_checksum(tmp_path, path, value, later):
+    content = changed(path, value, schema_version=1)
+    content.pop("checksum")
+    told = f"is damaged (it calls itself a record of schema 1, and has {later}, which came later)"
+    assert all(reason.endswith(told) for reason in problems(tmp_path, content))
+
+
 def test_a_record_that_was_changed_is_damaged_in_exported_files_too(tmp_path):
     content = changed("seconds", 1.0) | {"run_id": "another"}
     assert all("its checksum says otherwise" in said for said in problems(tmp_path, content))

@@ -67,6 +67,13 @@ def test_damaged_rows_are_told(folder: Path):
         assert len(longca.load("quick")) == len(RECORDS) - 1
 
 
+def test_damaged_records_alone_are_not_called_missing(folder: Path):
+    for file in (folder / "results/quick/cells").rglob("*.json"):
+        file.write_text("{", encoding="utf-8")
+    with pytest.warns(UserWarning), pytest.raises(UserError, match=r"There are no records .*json: is damaged"):
+        longca.load("quick")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [("quik", "quik"), ("nowhere.parquet", "There is no file 'nowhere.parquet'"), ("config", "config")],
