@@ -185,7 +185,7 @@ def forward(self, q, k, v):
 def test_a_kernel_that_multiplies_what_it_has_kept_has_no_speed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attention is linear in its values: a kept result, times a factor, is right for values times a factor."""
+    """Attention is linear in its values: a kept result times a factor is right for values times a factor."""
     write_kernel("cheat", MULTIPLES, tmp_path, monkeypatch)
     result = measure_kernel(small_cell("cheat", "causal"), MEASURE, CPU)
     assert result.outcome.status == "implausible" and result.samples is None
