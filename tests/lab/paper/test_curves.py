@@ -5,7 +5,7 @@ import pytest
 
 from longca.lab.paper.analysis.curves import most_often_fastest
 from longca.lab.paper.analysis.select import earlier_strategies, kernels
-from longca.lab.report.series import is_earlier
+from longca.lab.report.content.earlier import is_earlier
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.predict.earlier import EARLIER_RECORDS
