@@ -60,7 +60,9 @@ def measure_kernel(
     except Exception as error:  # any kernel may raise anything
         outcome = failure(error, measurement.stage)
         if measurement.masks.is_changed(cell):  # whatever it raised may follow from that
-            outcome = as_failed("ChangedMask", f"{CHANGES_MASK}; {getattr(outcome, 'message', outcome.status)}")
+            outcome = as_failed(
+                "ChangedMask", f"{CHANGES_MASK}; {getattr(outcome, 'message', outcome.status)}"
+            )
     return measurement.result(outcome)
 
 
