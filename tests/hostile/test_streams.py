@@ -1,5 +1,6 @@
 """Standard streams that are closed or full, and plug-ins that hold up the end of a command."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,6 @@ pytestmark = pytest.mark.long
 
 def run(line: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """A command in a shell; `longca` stands for this interpreter's."""
-    import os
-
     command = line.replace("longca", f"{sys.executable} -m longca", 1)
     return subprocess.run(
         ["bash", "-c", command],
@@ -49,8 +48,8 @@ def test_a_stream_that_is_closed_or_full_is_one_line(line: str, code: int, told:
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path):
     """What a library prints would be written into it."""
     text = (
-        "from longca.lab.cli.terminal import open_closed_streams; closed = open_closed_streams(); import os\n"
-        f"file = open({str(tmp_path / 'x')!r}, 'w'); os.write(1, b'printed'); assert file.fileno() > 2, closed\n"
+        "import os\nfrom longca.lab.cli.terminal import open_closed_streams\nclosed = open_closed_streams()\n"
+        f"file = open({str(tmp_path / 'x')!r}, 'w')\nos.write(1, b'printed')\nassert file.fileno() > 2\n"
         "assert closed == ['stdin', 'stdout'], closed"
     )
     (tmp_path / "try.py").write_text(text)

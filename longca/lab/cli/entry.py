@@ -1,5 +1,5 @@
-"""The entry of the command `longca`: one line where the laboratory's packages are not installed, and an end that
-no plug-in can hold up."""
+"""The entry of the command `longca`: one line where the laboratory's packages are not installed, and an end
+that no plug-in can hold up."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _end_in_time(code: int) -> None:
-    """End this process with that exit code, where what a plug-in has left behind holds up its end: threads, or
+    """End this process with that exit code if what a plug-in has left behind holds up its end: threads, or
     functions that are called at exit."""
     from longca.core.reading import PLUGIN
     from longca.lab.cli.terminal import say_error
