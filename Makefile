@@ -29,7 +29,7 @@ unexport STUDY
 report: export LONGCA_STUDY := $(value STUDY)
 report: setup
 	@echo "report: measures $$LONGCA_STUDY, then makes its page; what Snakemake does is in .snakemake/log"
-	@snakemake --profile workflow/profiles/local --quiet rules host progress --show-failed-logs $(ARGS) || { \
+	@snakemake --profile workflow/profiles/local --quiet rules host --show-failed-logs $(ARGS) || { \
 	log=$$(ls -t .snakemake/log/*.log | head -n 1); \
 	echo "report: failed; all that Snakemake did is in $$log" >&2; exit 1; }
 	@name=$$(basename "$$LONGCA_STUDY"); page="$(CURDIR)/results/$${name%.y*ml}"; \

@@ -121,7 +121,6 @@ def check_tensors(
 
     from longca.ops import refuse_transforms, unfit_sinks
 
-    refuse_transforms(*tensors)
     q, k, v, *sinks = tensors
     lead = tuple(q.shape[:1]) if isinstance(q, torch.Tensor) and q.dim() == 4 else ()
     if lead == (0,):
@@ -162,6 +161,7 @@ def check_tensors(
                 why=f"this rank is on {device}",
                 todo="Move it there",
             )
+    refuse_transforms(*tensors)
     if sinks and (unfit := unfit_sinks(sinks[0], request.num_q_heads, device)) is not None:
         raise UserError(f"Argument 'sinks' of attention: {unfit[0]}", todo=unfit[1])
     if not request.needs_backward and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from io import TextIOWrapper
 from types import ModuleType
 from typing import Annotated, Any
@@ -13,7 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from longca.core import UserError
-from longca.lab.cli.terminal import escaped_output, patient_output, until_reader_leaves
+from longca.lab.cli.terminal import (
+    escaped_output,
+    open_closed_streams,
+    patient_output,
+    say_error,
+    until_reader_leaves,
+)
 
 COMMANDS = (  # in the order of use
     "doctor",
@@ -105,6 +112,7 @@ def _version(asked: bool) -> None:
 
 def main() -> None:
     """Run the command line; a UserError or a wrong option becomes a message of one line and exit code 2."""
+    closed = open_closed_streams()
     names = asked(sys.argv[1:])
     if not set(names) & set(
         MEASURING
@@ -118,10 +126,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be no Unicode
-    if set(names) & set(MEASURING) and len(names) == 1:
-        with patient_output():
-            _run(names)
-    else:
+    is_measuring = bool(set(names) & set(MEASURING)) and len(names) == 1
+    if "stdout" in closed and not is_measuring:
+        say_error(UserError("Cannot use 'standard output'", why="it is closed"))
+        sys.exit(UserError.exit_code)
+    with patient_output() if is_measuring else nullcontext():
         _run(names)
 
 
@@ -136,22 +145,18 @@ def _run(names: Sequence[str]) -> None:
             print(message, file=sys.stderr)
         else:
             path = error.ctx.command_path if error.ctx else "longca"
-            print(
-                f"longca: {UserError(message.rstrip('.'), todo=f'`{path} -h` shows what there is')}",
-                file=sys.stderr,
-            )
+            say_error(UserError(message.rstrip("."), todo=f"`{path} -h` shows what there is"))
         sys.exit(error.exit_code)
     except UserError as error:
-        print(f"longca: {error}", file=sys.stderr)
+        say_error(error)
         sys.exit(error.exit_code)
     except OSError as error:  # of a file that nothing else has told of: most often it is not readable, or its name is too long  # noqa: E501
         name = f"'{error.filename}'" if error.filename is not None else "a file"
-        print(f"longca: {UserError(f'Cannot use {name}', why=error.strerror or str(error))}", file=sys.stderr)
+        say_error(UserError(f"Cannot use {name}", why=error.strerror or str(error)))
         sys.exit(UserError.exit_code)
     except MemoryError:
-        print(
-            f"longca: {UserError('There is not enough memory for this', todo='Ask for less, or use a larger machine')}",  # noqa: E501
-            file=sys.stderr,
+        say_error(
+            UserError("There is not enough memory for this", todo="Ask for less, or use a larger machine")
         )
         sys.exit(NO_MEMORY)
     except (KeyboardInterrupt, typer.Abort):  # also the end of input where a question was asked

@@ -15,17 +15,17 @@ from longca.core import escaped
 _NO_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
-class EscapingStream:
-    """A text stream that writes control characters as escapes; all else is that of the stream below. An
-    OSError gets the stream's name as that of its file."""
+class NamedStream:
+    """A text stream whose OSErrors get its name as that of their file; all else is that of the stream
+    below."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self.below = stream
-        self._name = name
+        self.title = name
 
     def write(self, text: str) -> int:
         with self._named_errors():
-            self.below.write(escaped(text))
+            self.below.write(text)
         return len(text)
 
     def flush(self) -> None:
@@ -39,7 +39,7 @@ class EscapingStream:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise OSError(error.errno, error.strerror, self._name) from None
+            raise OSError(error.errno, error.strerror, self.title) from None
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -47,6 +47,14 @@ class EscapingStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.below, name)
+
+
+class EscapingStream(NamedStream):
+    """The same, which writes control characters as escapes."""
+
+    def write(self, text: str) -> int:
+        super().write(escaped(text))
+        return len(text)
 
 
 class PatientStream:
@@ -84,6 +92,30 @@ class PatientStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.below, name)
+
+
+def open_closed_streams() -> list[str]:
+    """Connect the standard streams that this process was started without to the null device, since a file
+    that is opened later would get their numbers, and whatever is printed. Their names."""
+    closed = []
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the least number that is free, which is this one
+            closed.append(name)
+        if getattr(sys, name) is None:
+            stream = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+    return closed
+
+
+def say_error(error: object) -> None:
+    """Print the line of an error; where standard error is full or broken, the exit code says it alone."""
+    try:
+        print(f"longca: {error}", file=sys.stderr, flush=True)
+    except OSError:
+        _give_up(sys.stderr)
 
 
 @contextmanager
@@ -168,7 +200,11 @@ def styled_errors() -> TextIO:
 
 
 def _below(stream: TextIO) -> TextIO:
-    return stream.below if isinstance(stream, EscapingStream) else stream
+    return (
+        cast("TextIO", NamedStream(stream.below, stream.title))
+        if isinstance(stream, EscapingStream)
+        else stream
+    )
 
 
 def escaped_json(text: str) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from longca.lab.bench.check.plan import CheckPlan
 from longca.lab.bench.measure import kernel
-from longca.lab.bench.measure.originals import Originals
+from longca.lab.bench.measure.timing.originals import Originals
 from longca.lab.bench.measure.timing.stopwatch import HostStopwatch
 
 

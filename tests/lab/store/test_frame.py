@@ -70,7 +70,10 @@ def test_damaged_rows_are_told(folder: Path):
 def test_damaged_records_alone_are_not_called_missing(folder: Path):
     for file in (folder / "results/quick/cells").rglob("*.json"):
         file.write_text("{", encoding="utf-8")
-    with pytest.warns(UserWarning), pytest.raises(UserError, match=r"no records .*json: is damaged"):
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(UserError, match=r"There are no records .*json: is damaged"),
+    ):
         longca.load("quick")
 
 

@@ -19,9 +19,9 @@ from longca.lab.bench.measure.environment import choose_device, device_name, dev
 from longca.lab.bench.measure.failure import as_failed, failure
 from longca.lab.bench.measure.kernel import measure_kernel
 from longca.lab.bench.measure.latest import LatestMasks, LatestReferences
-from longca.lab.bench.measure.originals import Originals
 from longca.lab.bench.measure.others import watch
 from longca.lab.bench.measure.result import FAILURES, Result
+from longca.lab.bench.measure.timing.originals import Originals
 from longca.lab.bench.measure.warm_math import warm_math
 from longca.lab.bench.workers.channel import Message
 from longca.lab.bench.workers.device_lock import DeviceLock

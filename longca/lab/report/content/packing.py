@@ -9,6 +9,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longca.core import escaped
+
 SEPARATOR = "|"
 # signs that JSON needs no escape for
 DIGITS = "".join(sign for sign in map(chr, range(0x23, 0x7F)) if sign != "\\")
@@ -18,8 +20,20 @@ _DATA = re.compile(rf'(<script type="{COMPRESSED}" id="\w+">)([^<]*)'.encode())
 
 
 def script_json(value: Any) -> str:
-    """JSON of a page's data, in few characters."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    """JSON of a page's data, in few characters. Texts have escapes for control characters, since scripts put
+    them on the page."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if text.isprintable() and "\\u00" not in text:  # JSON writes control characters so
+        return text
+    return json.dumps(_without_controls(value), separators=(",", ":"), ensure_ascii=False)
+
+
+def _without_controls(value: Any) -> Any:
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, Mapping):
+        return {_without_controls(key): _without_controls(part) for key, part in value.items()}
+    return [_without_controls(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def compressed(text: str) -> str:

@@ -1,6 +1,8 @@
 """Data on a page stay data."""
 
-from longca.lab.report.content.packing import compressed, page_data
+import json
+
+from longca.lab.report.content.packing import compressed, page_data, script_json
 from longca.lab.report.rows import rows_json
 from longca.lab.report.series import labelled
 from longca.lab.store.table import derived, in_order
@@ -13,3 +15,12 @@ def test_data_cannot_end_their_script():
     page = f'<script type="application/zlib" id="data">{compressed(text)}</script><b>'
     assert page.count("</script>") == 1
     assert page_data(page, "data")["notes"] == {"every": "</script><script>alert(1)</script>"}
+
+
+def test_data_hold_no_control_characters():
+    """A script puts texts on the page, where they would turn the direction of what follows."""
+    hostile = "\x1b]0;x\x07 \u202e\x9b2J"
+    text = script_json({hostile: [hostile, "kept\n\tas it is", 1.5, None, "\\u00e9"]})
+    assert text.isprintable()
+    safe = r"\x1b]0;x\x07 \u202e\x9b2J"
+    assert json.loads(text) == {safe: [safe, "kept\n\tas it is", 1.5, None, "\\u00e9"]}
