@@ -26,6 +26,7 @@ from longca.cp.schedule.keys_at_once import KeyRuns
 from longca.cp.schedule.plan import BufferSchedule
 from longca.cp.schedule.planner import active_rows
 from longca.cp.schedule.timeline import PlanTraffic
+from longca.kernels import part_of
 
 if TYPE_CHECKING:
     from longca.core import CallSpec
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from longca.cp.schedule.plan import Plan, Transfer
     from longca.cp.schedule.work_partition import WorkPartition
     from longca.kernels import Kernel
-    from longca.masks import Mask
+    from longca.masks import LazyMask, Mask
 
-MOST_LOOKED_AT = 4  # ranks, and steps of each: the masks of more would take long to build
+MOST_LOOKED_AT = 4  # ranks, and steps of each; of more ranks one, and two steps of it
 
 
 def shard_bytes(num_tokens: float, call: CallSpec) -> float:
@@ -77,6 +78,8 @@ class _Steps:
     rank: int
     call: CallSpec
     kernel: Kernel
+    is_close: bool
+    """masks of steps are built; else the whole mask stands for them"""
 
     @property
     def queries(self) -> int:
@@ -100,11 +103,11 @@ class _Steps:
         return max([self.results, *moments])
 
     def _forward(self) -> Iterator[int]:
-        for number, mask in self._looked_at:
+        for _, mask in self._looked_at:
             held = self.queries + self._sums + self.kernel.buffer_bytes(self.call, mask)
             if self._sums and not self.kernel.merges:
                 held += 2 * self._lse  # of the sum, and of the sum and the step joined
-            yield held + (self._copies(mask, number) if self.kernel.transposes else 0)
+            yield held + (self._copies(mask) if self.kernel.transposes else 0)
 
     def _backward(self) -> Iterator[int]:
         numbers = self.plan.step_numbers(self.rank)
@@ -117,11 +120,11 @@ class _Steps:
             if self._sums and (later or self.kernel.merges):
                 held += self._sums
             if number:
-                held += self.keys(mask.seqlen_k) + (of_summed if most_parts > 1 else 0)
+                held += self.keys(mask.traits.seqlen_k) + (of_summed if most_parts > 1 else 0)
             if number > 1 and later:
                 before = numbers[numbers.index(number) - 1]
                 held += self.keys(int(self.plan.step_keys[self.rank, before])) if before else 0
-            yield held + (self._copies(mask, number) if self.kernel.transposes else 0)
+            yield held + (self._copies(mask) if self.kernel.transposes else 0)
 
     def _at_once(self) -> int:
         """During the kernel, and after it, when its dK and dV are parted among their owners."""
@@ -132,15 +135,22 @@ class _Steps:
         return self.queries + keys + copies + max(of_kernel, keys)
 
     @cached_property
-    def _looked_at(self) -> list[tuple[int, Mask]]:
+    def _looked_at(self) -> list[tuple[int, Mask | LazyMask]]:
         """(number, mask) of the first step and of those with the most pairs."""
-        areas = self.plan.step_areas[self.rank]
-        numbers = self.plan.step_numbers(self.rank)
-        largest = sorted(numbers[1:], key=lambda number: -areas[number])[: MOST_LOOKED_AT - 1]
-        return [
-            (number, active_rows(self.plan.step(self.rank, number), merging=self.kernel.merges)[2])
-            for number in sorted([*numbers[:1], *largest])
-        ]
+        plan = self.plan
+        areas = plan.step_areas[self.rank]
+        numbers = plan.step_numbers(self.rank)
+        largest = sorted(numbers[1:], key=lambda number: -areas[number])
+        chosen = sorted([*numbers[:1], *largest[: MOST_LOOKED_AT - 1 if self.is_close else 1]])
+        if self.is_close:
+            merging = self.kernel.merges
+            return [
+                (number, active_rows(plan.step(self.rank, number), merging=merging)[2]) for number in chosen
+            ]
+        whole = plan.partition.mask
+        sizes = ((number, int(plan.step_keys[self.rank, number])) for number in chosen)
+        traits = replace(whole.traits, seqlen_q=self._num_tokens, num_segments=0, window=None)
+        return [(number, part_of(whole, replace(traits, seqlen_k=keys))) for number, keys in sizes]
 
     @cached_property
     def _sums(self) -> int:
@@ -157,10 +167,10 @@ class _Steps:
         rows, most_parts = summed_keys([self.plan.dkv_receives(self.rank, number) for number in numbers])
         return most_parts, self.keys(rows.stop - rows.start) // self.call.elem_bytes * SUM_BYTES
 
-    def _copies(self, mask: Mask, number: int) -> int:
+    def _copies(self, mask: Mask | LazyMask) -> int:
         """Of a step's operands in the kernel's layout."""
-        queries = self.queries * mask.seqlen_q // max(self._num_tokens, 1)
-        return queries * (3 if self.call.direction == "bwd" else 1) + self.keys(mask.seqlen_k)
+        queries = self.queries * mask.traits.seqlen_q // max(self._num_tokens, 1)
+        return queries * (3 if self.call.direction == "bwd" else 1) + self.keys(mask.traits.seqlen_k)
 
     @property
     def _lse(self) -> int:
@@ -177,6 +187,7 @@ class _WorkMemory:
         self._call = call
         self._kernel = kernel
         self._backward = call.direction == "bwd"
+        self._is_small = work.mesh.world <= MOST_LOOKED_AT
         self._head_bytes = call.head_dim * call.elem_bytes  # of one head of one token
 
     @property
@@ -191,15 +202,17 @@ class _WorkMemory:
         plan = work.plan_of(work.mask_groups(chunk, 0))
         return self._ring_buffers(plan, len(share.kv)) + max(
             steps.most(at_once=self._backward and work.backward_at_once) - steps.results
-            for steps in (_Steps(plan, rank, self._call, self._kernel) for rank in self._ranks())
+            for steps in (
+                _Steps(plan, rank, self._call, self._kernel, self._is_small) for rank in self._ranks()
+            )
         )
 
-    def _ranks(self) -> list[int]:
-        """Ranks of the ring that may need most: with the most pairs, the most received keys, and others."""
+    def _ranks(self) -> range | list[int]:
+        """All ranks of a ring, if there are few; else that with the most pairs, which few exceed."""
         plan = self._work.plan
-        places = np.linspace(0, plan.world - 1, min(plan.world, MOST_LOOKED_AT)).astype(int).tolist()
-        most = [int(counts.sum(axis=1).argmax()) for counts in (plan.step_areas, plan.received_kv)]
-        return sorted({*places, *most}) if plan.world <= MOST_LOOKED_AT else sorted({places[0], *most})
+        if self._is_small:
+            return range(plan.world)
+        return [int(plan.step_areas.sum(axis=1).argmax())]
 
     def _num_heads(self, number: int) -> int:
         return sum(len(chunk.q[number]) for chunk in self._work.chunks)
@@ -208,9 +221,8 @@ class _WorkMemory:
         """Receive buffers of keys and, backward, of two steps' gradients: each as large as on any rank."""
         if plan.world == 1:
             return 0.0
-        of_ranks = np.array(
-            [BufferSchedule(plan, rank, early=True).buffer_keys for rank in range(plan.world)]
-        )
+        ranks = range(plan.world) if self._is_small else [int(plan.received_kv.sum(axis=1).argmax())]
+        of_ranks = np.array([BufferSchedule(plan, rank, early=True).buffer_keys for rank in ranks])
         num_keys = float(of_ranks.max(axis=0).sum()) if of_ranks.size else 0.0
         if self._backward:
             num_keys += 2 * max(
@@ -229,6 +241,7 @@ class _WorkMemory:
         own = held / work.mesh.heads  # tokens of the rank itself
         at_worst = 0.0
         before = 0.0  # bytes of the last chunk's results, which are still being sent
+        known: dict[tuple[range, CallSpec], int] = {}
         for index, chunk in enumerate(work.chunks):
             share = chunk.heads.ranks[number]
             if not share.q:
@@ -236,10 +249,12 @@ class _WorkMemory:
             groups = work.mask_groups(chunk, number)
             plan = work.plan_of(groups)
             call = replace(self._call, num_q_heads=len(share.q), num_kv_heads=len(share.local_kv))
-            steps = _Steps(plan, rank, call, self._kernel)
+            steps = _Steps(plan, rank, call, self._kernel, self._is_small)
             packed = sum(self._packed_heads(later, number) for later in work.chunks[index + 1 :])
             copies = steps.keys(int(held)) if share.expanded else 0
-            of_call = steps.most(at_once=False) + copies
+            if (groups, call) not in known:  # chunks of equal heads have equal calls
+                known[groups, call] = steps.most(at_once=False)
+            of_call = known[groups, call] + copies
             at_worst = max(at_worst, own * packed * self._head_bytes + before + of_call)
             before = steps.results
         return at_worst + self._head_buffers(held, own, number) + self._saved(held, own, number)

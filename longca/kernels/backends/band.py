@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from longca.core import CallSpec
@@ -103,7 +104,17 @@ class Band(Kernel):
 
         if mask.traits.is_block_grid:
             return False  # in any order sums of blocks are made by two kernels
-        return is_one_pass(whole_mask(mask), call.num_q_heads, call.num_kv_heads, call.head_dim)
+        whole = whole_mask(mask)
+        heads = call.num_q_heads, call.num_kv_heads, call.head_dim
+        key = whole.digest, *heads
+        if key not in self._one_pass:
+            self._one_pass[key] = is_one_pass(whole, *heads)
+        return self._one_pass[key]
+
+    @cached_property
+    def _one_pass(self) -> dict[tuple[str, int, int, int], bool]:
+        """By digest of the mask and heads: to choose takes milliseconds, and many methods share a mask."""
+        return {}
 
     def prepare(self, problem: Problem) -> BandPrepared:
         return BandPrepared(problem, deterministic=self.deterministic)

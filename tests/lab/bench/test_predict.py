@@ -238,3 +238,13 @@ def test_no_playoff_is_promised_to_a_kernel_in_a_file_of_its_own(monkeypatch):
     assert playoff_hours(predictions, study, 1e12)[0] == 2
     monkeypatch.setattr(predict, "is_of_package", lambda kind, name: name != "naive")
     assert [playoff_hours(predictions, chosen, 1e12)[0] for chosen in (study, allowed)] == [0, 2]
+
+
+def test_a_method_that_is_not_here_has_no_forecast_of_memory():
+    """It has not been asked whether it can do the cell, and to divide a mask among many ranks takes time."""
+    wanted = [
+        cell("prefix_lm", kernel="fa2", kind="cp", strategy=strategy, world=2)
+        for strategy in ("ring_flash_attn", "yunchang", "ring_p2p")
+    ]
+    predictions = Predictor("cuda", is_here=True).predict_all(wanted).values()
+    assert all(prediction.unavailable and prediction.memory_bytes == 0 for prediction in predictions)

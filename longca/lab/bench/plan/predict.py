@@ -32,7 +32,7 @@ class Prediction:
     density: float
     flops: float
     tensor_bytes: int  # inputs, outputs and their gradients, of all ranks
-    memory_bytes: int  # forecast of the most that a rank needs
+    memory_bytes: int  # forecast of the most that a rank needs; 0 for a cell that does not run
     work: Work | None = None  # for a control, which has neither pairs nor such tensors
     on_gpu: bool = True
 
@@ -136,6 +136,8 @@ class Predictor:
                 work,
                 self.device_type == "cuda",
             )
+        # a method that is not here has not been asked whether it can
+        is_out = unsupported is not None or (unavailable is not None and cell.strategy is not None)
         flops = cell.flops(round(density * cell.num_pairs), 1)
         row = cell.head_dim * DTYPE_BYTES[cell.dtype]
         tensors = 2 * row * (cell.num_queries * cell.num_q_heads + cell.seqlen * cell.num_kv_heads)
@@ -148,7 +150,7 @@ class Predictor:
             density,
             flops,
             tensors,
-            self._memory_bytes(cell, tensors, traits) if unsupported is None else 0,
+            0 if is_out else self._memory_bytes(cell, tensors, traits),
             on_gpu=self.device_type == "cuda",
         )
 
@@ -187,7 +189,13 @@ class Predictor:
         return round((tensor_bytes + checked) / cell.world) + buffers
 
     def _lazy(self, cell: Cell, traits: Traits) -> Mask | LazyMask:
-        return self._drawn.get(mask_name(cell)) or LazyMask(traits, lambda: cell_mask(cell))
+        name = mask_name(cell)
+
+        def draw() -> Mask:
+            self._drawn[name] = mask = cell_mask(cell)
+            return mask
+
+        return self._drawn.get(name) or LazyMask(traits, draw)
 
     def _strategy(self, cell: Cell) -> Any:
         """The strategy with the cell's parameters. It keeps the plans of the last masks, so there is one for
