@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from longca.core import DTYPE_BYTES, Registry, Work
+from longca.core import DTYPE_BYTES, CallSpec, Registry, Work
 from longca.core.plugin import is_of_package
 from longca.kernels import CallSizes
 from longca.lab.bench.plan.shards import estimate_playoff_seconds, estimate_seconds
@@ -19,6 +19,9 @@ from longca.masks import LazyMask, Mask, MaskBuilder, Traits
 PROXY_BLOCKS = 16
 # of the number of runs in a row, whose variance is about half of its mean: the largest of 10⁵ rows
 DEVIATIONS = 3.0
+# ranks whose plan is made to find their memory: thousands of plans for more take minutes, and no record shows
+# what so many need
+MOST_PLANNED = 4
 EFFICIENCY = 0.4  # share of the peak that a fair kernel reaches over all masks
 
 
@@ -183,7 +186,11 @@ class Predictor:
         mask = self._lazy(cell, traits)
         if cell.strategy is None:
             return tensor_bytes + kernel.buffer_bytes(call, mask)
-        buffers = self._strategy(cell).buffer_bytes(mask, call, cell.world, kernel, self.device_type)
+        buffers = (
+            self._strategy(cell).buffer_bytes(mask, call, cell.world, kernel, self.device_type)
+            if cell.world <= MOST_PLANNED
+            else _usual_buffer_bytes(call, traits, cell.world)
+        )
         # the measurement holds dO of the checked call, and in both directions that of all others
         checked = CallSizes(call, traits).queries * (1 if cell.direction == "bwd" else 2)
         return round((tensor_bytes + checked) / cell.world) + buffers
@@ -249,3 +256,12 @@ def _enlarged(small: Traits, density: float, cell: Cell) -> Traits:
         max_row_intervals=of_row,
         max_col_intervals=of_col,
     )
+
+
+def _usual_buffer_bytes(call: CallSpec, traits: Traits, world: int) -> int:
+    """Bytes beside its shards that a rank of a ring holds, by shapes alone: keys of two other ranks and the
+    sum of results; backward, gradients of all three in float32 as well."""
+    share = -(-traits.seqlen_q // world)
+    sizes = CallSizes(call, replace(traits, seqlen_q=share, seqlen_k=share))
+    sums = sizes.query_sums + (2 * 3 * sizes.key_sums if call.direction == "bwd" else 0)
+    return 2 * 2 * sizes.keys + sums
