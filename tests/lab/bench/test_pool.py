@@ -71,7 +71,7 @@ def test_a_hang_ends_with_the_cells_time(pool):
     result = pool.measure(kernel_cell("sleeper"), measure)
     assert result.outcome.status == "timeout" and result.outcome.seconds == 0.5 and result.samples is None
     assert result.notes == ("rank 0 was at sleeper.py:5 in prepare",)
-    assert ("kernel", None, 1) not in pool._groups
+    assert ("kernel", "sleeper", 1) not in pool._groups
 
 
 def test_a_grandchild_that_holds_the_pipes_open_neither_hangs_the_run_nor_stays(pool):
@@ -88,18 +88,18 @@ def test_whatever_is_written_to_the_channel_ends_the_cell_alone(pool):
 
 def test_a_process_that_has_left_the_group_ends_with_the_worker_and_holds_no_lock(pool):
     assert pool.measure(kernel_cell("escapee"), MEASURE).outcome.status == "ok"
-    (group,) = (group for key, group in pool._groups.items() if key == ("kernel", None, 1))
+    (group,) = (group for key, group in pool._groups.items() if key == ("kernel", "escapee", 1))
     escapee = int(group.ranks[0].tail().split()[-1])
     assert is_running(escapee) and os.getsid(escapee) == escapee
     assert not any(".lock" in str(file.resolve()) for file in Path(f"/proc/{escapee}/fd").iterdir())
     group.ranks[0].kill()
     wait_until_gone(escapee)
-    assert pool.measure(kernel_cell("quick", seqlen=20), MEASURE).outcome.type == "WorkerDied"
+    assert pool.measure(kernel_cell("escapee", seqlen=20), MEASURE).outcome.type == "WorkerDied"
 
 
 def test_a_sick_process_is_replaced(pool):
     assert pool.measure(kernel_cell("sticky"), MEASURE).outcome.message == "sticky"
-    assert ("kernel", None, 1) not in pool._groups
+    assert ("kernel", "sticky", 1) not in pool._groups
     assert pool.measure(kernel_cell("quick", seqlen=24), MEASURE).outcome.status == "ok"
 
 
@@ -145,13 +145,12 @@ def test_few_groups_live_and_the_oldest_goes(tmp_path, monkeypatch, device, limi
     with Pool(device, tmp_path) as pool:
         for kernel in ("a", "b", "c", "a", "d"):
             assert pool.measure(kernel_cell(kernel), MEASURE).outcome.reason == kernel
-        assert [key[1:] for key in pool._groups] == [("d" if device == "cuda" else None, 1)] and len(
-            alive
-        ) == 1
+        assert [key[1:] for key in pool._groups] == [(kernel, 1) for kernel in ("c", "a", "d")][-limit:]
+        assert len(alive) == limit
         for world in (2, 3, 2):
             pool.measure(kernel_cell("a", kind="cp", strategy="s", world=world), MEASURE)
         pool.measure(kernel_cell("b", kind="cp", strategy="t", world=2), MEASURE)
-        assert [key[1:] for key in pool._groups] == [(None, 1), (None, 3), (None, 2)][-limit:] and len(
+        assert [key[1:] for key in pool._groups] == [("d", 1), (None, 3), (None, 2)][-limit:] and len(
             alive
         ) == most == limit
         if device == "cpu":
