@@ -24,12 +24,14 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: report paper test test-long test-all test-chaos test-commands test-wheel test-slurm test-slurm-all setup lint dry-run lock docs clean
 
+# of a dry run the table of jobs is all that there is to see
+QUIETLY = $(if $(filter -n --dry-run,$(ARGS)),,--quiet rules host progress)
 # a study's name reaches commands as it is: neither make nor the shell runs what is between its backticks or in $$()
 unexport STUDY
 report: export LONGCA_STUDY := $(value STUDY)
 report: setup
 	@echo "report: measures $$LONGCA_STUDY, then makes its page; what Snakemake does is in .snakemake/log"
-	@snakemake --profile workflow/profiles/local --quiet rules host --show-failed-logs $(ARGS) || { \
+	@snakemake --profile workflow/profiles/local $(QUIETLY) --show-failed-logs $(ARGS) || { \
 	log=$$(ls -t .snakemake/log/*.log | head -n 1); \
 	echo "report: failed; all that Snakemake did is in $$log" >&2; exit 1; }
 	@name=$$(basename "$$LONGCA_STUDY"); page="$(CURDIR)/results/$${name%.y*ml}"; \

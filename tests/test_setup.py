@@ -423,6 +423,6 @@ def test_make_report_shows_the_runs_own_progress_and_ends_with_what_failed(tmp_p
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     first, asked = done.stdout.splitlines()[:2]
     assert first.startswith("report: measures quick,") and ".snakemake/log" in first
-    assert "--quiet rules host --show-failed-logs" in asked and done.returncode == 2
+    assert "--quiet rules host progress --show-failed-logs" in asked and done.returncode == 2
     failed = [line for line in done.stderr.splitlines() if not line.startswith("make")]
     assert failed[-1] == "report: failed; all that Snakemake did is in .snakemake/log/1.log"
