@@ -419,8 +419,11 @@ def test_make_report_shows_the_runs_own_progress_and_ends_with_what_failed(tmp_p
     snakemake.parent.mkdir(parents=True)
     snakemake.write_text('#!/bin/sh\necho "$@"\nexit 1\n')
     snakemake.chmod(0o755)
-    command = ["make", "-o", "setup", "report", "STUDY=quick"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = ["make", "-s", "-o", "setup", "report", "STUDY=quick"]
+    environ = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=environ, check=False
+    )  # in a make of its own, not in that of `make test`
     first, asked = done.stdout.splitlines()[:2]
     assert first.startswith("report: measures quick,") and ".snakemake/log" in first
     assert "--quiet rules host progress --show-failed-logs" in asked and done.returncode == 2
