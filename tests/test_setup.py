@@ -420,7 +420,8 @@ def test_make_report_shows_the_runs_own_progress_and_ends_with_what_failed(tmp_p
     snakemake.write_text('#!/bin/sh\necho "$@"\nexit 1\n')
     snakemake.chmod(0o755)
     command = ["make", "-s", "-o", "setup", "report", "STUDY=quick"]
-    environ = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
+    of_make = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS"}
+    environ = {name: value for name, value in os.environ.items() if name not in of_make}
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, env=environ, check=False
     )  # in a make of its own, not in that of `make test`
