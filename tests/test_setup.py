@@ -411,7 +411,7 @@ def test_make_runs_nothing_of_a_studys_name(tmp_path: Path, name: str):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_make_report_shows_the_runs_own_progress_and_ends_with_what_failed(tmp_path: Path):
-    """Of Snakemake's own lines most are left out; its log is named before, and after a failure."""
+    """Most of Snakemake's own lines are left out; its log is named before, and after a failure."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / ".snakemake/log").mkdir(parents=True)
     (tmp_path / ".snakemake/log/1.log").touch()

@@ -119,8 +119,8 @@ def data_table() -> str:
 
 
 def needed_table() -> str:
-    """What each claim asks for as the study has it, by the claim's own code: all that it misses without any
-    record."""
+    """The cells that each claim asks for as the study has it, by the claim's own code: all that it misses
+    without any record."""
     nothing = derived([])
     rows = []
     for claim in all_claims():

@@ -335,7 +335,7 @@ def waited_for(process) -> subprocess.CompletedProcess:
 
 
 def doing(said: str, num_unpacked: int) -> str:
-    """What pip does now, by what it has said so far: "unpacking 14 of 110 (scipy), ". "" if it has said
+    """The step that pip is at, by what it has said so far: "unpacking 14 of 110 (scipy), ". "" if it has said
     nothing."""
     listed = re.search(r"^Installing collected packages: (.+)$", said, re.MULTILINE)
     if listed:

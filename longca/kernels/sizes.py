@@ -76,8 +76,8 @@ class CallSizes:
         return rows * self.traits.num_segments if self.traits.num_segments > 1 else 0
 
     def flash_sums(self, padded_rows: int = 0) -> int:
-        """What most kernels hold in backward: two more statistics of rows, dQ in float32, and dK and dV in
-        float32 if heads share keys.
+        """Bytes that most kernels hold in backward: two more statistics of rows, dQ in float32, and dK and dV
+        in float32 if heads share keys.
 
         Args:
             padded_rows: of each packed segment.
@@ -86,6 +86,17 @@ class CallSizes:
         query_sums = self.query_sums + padding * self.call.num_q_heads
         key_sums = self.key_sums + padding * self.call.num_kv_heads
         return 2 * self.lse + query_sums + (2 * key_sums if self.shares_heads else 0)
+
+    def wide_sums(self, padded_rows: int = 0) -> int:
+        """Bytes in backward of kernels that make dK and dV of all query heads, which are summed afterwards if
+        heads share keys: two statistics of rows, and dQ in float32. Arguments as in `flash_sums`."""
+        padding = FLOAT_BYTES * self.call.head_dim * self.padding(padded_rows) * self.call.num_q_heads
+        return 2 * self.lse + self.query_sums + padding + self.unsummed_keys
+
+    @property
+    def unsummed_keys(self) -> int:
+        """dK and dV of all query heads, if heads share keys."""
+        return 2 * self.wide_keys if self.shares_heads else 0
 
     def num_blocks(self) -> tuple[int, int]:
         """(blocks of queries, blocks of keys) of a block mask. Those of blocks that differ in size follow

@@ -46,7 +46,7 @@ def test_a_stream_that_is_closed_or_full_is_one_line(line: str, code: int, told:
 
 
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path):
-    """What a library prints would be written into it."""
+    """A library's output would be written into it."""
     text = (
         "import os\nfrom longca.lab.cli.terminal import open_closed_streams\nclosed = open_closed_streams()\n"
         f"file = open({str(tmp_path / 'x')!r}, 'w')\nos.write(1, b'printed')\nassert file.fileno() > 2\n"

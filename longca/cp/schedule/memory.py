@@ -168,7 +168,7 @@ class _Steps:
         return most_parts, self.keys(rows.stop - rows.start) // self.call.elem_bytes * SUM_BYTES
 
     def _copies(self, mask: Mask | LazyMask) -> int:
-        """Of a step's operands in the kernel's layout."""
+        """Bytes of copies of a step's operands in the kernel's layout."""
         queries = self.queries * mask.traits.seqlen_q // max(self._num_tokens, 1)
         return queries * (3 if self.call.direction == "bwd" else 1) + self.keys(mask.traits.seqlen_k)
 

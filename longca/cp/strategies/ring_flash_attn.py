@@ -63,7 +63,7 @@ class RingFlashAttn(Strategy):
     def buffer_bytes(
         self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
     ) -> int:
-        """Of a ring, `ring_buffer_bytes`. Inside documents: keys of one KV head and of the next from all
+        """A ring holds `ring_buffer_bytes`. Inside documents: keys of one KV head and of the next from all
         ranks, outputs by head; backward, also their gradients, and the kernel's buffers for one KV head."""
         if _function(mask.traits) != "llama3":
             return ring_buffer_bytes(mask, call, world, kernel)

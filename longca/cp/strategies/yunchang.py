@@ -59,8 +59,8 @@ class Yunchang(Strategy):
     def buffer_bytes(
         self, mask: Mask | LazyMask, call: CallSpec, world: int, kernel: Kernel, device_type: str
     ) -> int:
-        """That of its ring; Q, K and V after the all-to-alls; backward, also the output there, and it once
-        more beside the ring's."""
+        """The buffers of its ring; Q, K and V after the all-to-alls; backward, also the output there, and it
+        once more beside the ring's."""
         mesh = _mesh(world, call.num_kv_heads)
         local = replace(
             call, num_q_heads=call.num_q_heads // mesh.heads, num_kv_heads=call.num_kv_heads // mesh.heads

@@ -58,11 +58,8 @@ class Cudnn(Kernel):
         return None
 
     def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
-        """Backward: dQ in float32, and dK and dV of all query heads, which are summed if heads share keys."""
         sizes = CallSizes(call, mask.traits)
-        if not sizes.is_backward:
-            return sizes.lse
-        return 2 * sizes.lse + sizes.query_sums + (2 * sizes.wide_keys if sizes.shares_heads else 0)
+        return sizes.wide_sums() if sizes.is_backward else sizes.lse
 
     def prepare(self, problem: Problem) -> CudnnPrepared:
         return CudnnPrepared(problem)

@@ -32,11 +32,11 @@ class Sdpa(Kernel):
         keys."""
         traits = mask.traits
         sizes = CallSizes(call, traits)
-        wide = 2 * sizes.wide_keys if sizes.shares_heads else 0
-        held = 2 * sizes.lse + sizes.query_sums + wide if sizes.is_backward else 0
+        held = sizes.wide_sums() if sizes.is_backward else 0
         if traits.full or traits.causal:
             return held
-        return held + (1 + call.elem_bytes) * traits.seqlen_q * traits.seqlen_k * traits.num_groups + wide
+        dense = (1 + call.elem_bytes) * traits.seqlen_q * traits.seqlen_k * traits.num_groups
+        return held + dense + sizes.unsummed_keys  # K and V are copied as dK and dV are
 
     def prepare(self, problem: Problem) -> SdpaPrepared:
         return SdpaPrepared(problem)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from longca.core import CallSpec
 from longca.kernels.contract import Kernel, Problem, unfit_device, unfit_mask
 from longca.kernels.packed import PackedPrepared
-from longca.kernels.sizes import FLOAT_BYTES, ROUNDED_ROWS, CallSizes
+from longca.kernels.sizes import ROUNDED_ROWS, CallSizes
 
 if TYPE_CHECKING:
     import torch
@@ -34,14 +34,8 @@ class TorchFlash(Kernel):
         return unfit_mask(traits, tails=True)
 
     def buffer_bytes(self, call: CallSpec, mask: Mask | LazyMask) -> int:
-        """Backward: dQ in float32, with rows of padding in each segment, and dK and dV of all query heads,
-        which are summed if heads share keys."""
         sizes = CallSizes(call, mask.traits)
-        if not sizes.is_backward:
-            return sizes.lse
-        padding = FLOAT_BYTES * sizes.padding(ROUNDED_ROWS) * call.num_q_heads * call.head_dim
-        wide = 2 * sizes.wide_keys if sizes.shares_heads else 0
-        return 2 * sizes.lse + sizes.query_sums + padding + wide
+        return sizes.wide_sums(ROUNDED_ROWS) if sizes.is_backward else sizes.lse
 
     def prepare(self, problem: Problem) -> TorchFlashPrepared:
         return TorchFlashPrepared(problem)

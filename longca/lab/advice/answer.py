@@ -149,12 +149,12 @@ class Advice:
 
     @property
     def not_given(self) -> str:
-        """What was left out, with the values taken: "heads 64:8, dtype bf16"."""
+        """The settings that were left out, with the values taken: "heads 64:8, dtype bf16"."""
         return ", ".join(f"{name} {value}" for name, value in self.defaults.items())
 
     @cached_property
     def measured(self) -> tuple[MeasuredBeside, ...]:
-        """Of the first options, the measured cell of the nearest setting, where records have one."""
+        """The measured cells of the nearest settings to the first options, where records have some."""
         return measured_beside(self.question, [option.candidate for option in self.options[:MOST_MEASURED]])
 
     @property

@@ -29,7 +29,7 @@ class Way:
 
 @dataclass(frozen=True)
 class AskedWays:
-    """What was asked for, to be compared with each other."""
+    """The kernels, strategies and ways that are compared, as asked for."""
 
     kernels: tuple[str, ...]
     strategies: tuple[str, ...]
@@ -40,7 +40,7 @@ class AskedWays:
 def asked_ways(
     strategies: Sequence[str] | None, kernels: Sequence[str] | None, usual_kernels: Collection[str]
 ) -> AskedWays:
-    """What "usp", "usp[heads=2]" and "usp+band" ask for; without any, each strategy of this project.
+    """The ways that "usp", "usp[heads=2]" and "usp+band" name; without any, each strategy of this project.
 
     Args:
         kernels: those of all strategies that name none; None for the usual ones.

@@ -1,4 +1,4 @@
-"""What a claim says, part by part: the observations of each part, the status that follows, and the words.
+"""Parts of a claim: the observations of each part, the status that follows, and the words.
 
 Three rules hold for every claim, in both directions. A part has a status only if enough settings were
 observed (`LEAST`). One part that fails overturns the claim. It holds only if most of its parts have a status
@@ -114,7 +114,7 @@ class Part:
 
     @property
     def numbers(self) -> str:
-        """How many observations hold: "4/5 and 2 undecided"."""
+        """The number of observations that hold: "4/5 and 2 undecided"."""
         undecided = f" and {self.undecided} undecided" if self.undecided else ""
         return f"{self.num_held}/{len(self.observations)}{undecided}"
 
@@ -172,7 +172,7 @@ def of_methods(
 
 
 def finding_of(parts: Sequence[Part]) -> str:
-    """What the parts say together, as much as a line of `LONGEST` characters has room for. Where some fail
+    """The finding of all parts, as much as a line of `LONGEST` characters has room for. Where some fail
     and others do not, those that fail come first: "Fails: …; holds: …; open: …"."""
     texts = [_finding(parts, detail) for detail in DETAILS]
     return next((text for text in texts if len(text) <= LONGEST), texts[-1])

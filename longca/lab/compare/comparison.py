@@ -246,7 +246,7 @@ class Comparison:
 
     @property
     def unknown(self) -> list[str]:
-        """What is not known of the repeats of a device, and what to do, one line each."""
+        """Lines on devices whose repeats are not known, each with what to do."""
         counts = Counter(lead.resolution.borrowed_by for lead in self._leads if lead.resolution.is_foreign)
         return [
             unknown_text(plural(count, "pair"), what, self.rule) for what, count in sorted(counts.items())

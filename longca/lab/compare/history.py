@@ -181,7 +181,7 @@ class _Group(NamedTuple):
 
 
 class _Judge(NamedTuple):
-    """How two results are compared."""
+    """The rule by which two results are compared."""
 
     rule: Rule = Rule()
     resolutions: Resolutions | None = None

@@ -56,8 +56,8 @@ class Measurement:
 
     @property
     def num_independent(self) -> float:
-        """Of a total, the number of equal cells whose sum varies as much as it does, if each cell varies by
-        itself: from 1, where one part takes nearly all of the time, to the number of parts."""
+        """The number of equal cells whose sum varies as much as a total does, if each cell varies by itself:
+        from 1, where one part takes nearly all of the time, to the number of parts."""
         times = [median(part.times_ms) for part in self.parts]
         return sum(times) ** 2 / sum(time * time for time in times) if times else 1.0
 

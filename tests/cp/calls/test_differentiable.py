@@ -133,7 +133,7 @@ def test_a_repeated_forward_is_not_taken_for_another_call():
 
 
 def transforms_on_one_rank(comm: Comm) -> tuple[list[str], list[bool]]:
-    """What each rank is told, and whether the context can be used afterwards."""
+    """The messages of each rank, and whether the context can be used afterwards."""
     cp = context_parallel(DOCUMENTS, strategy="ring_p2p", timeout=20, **HEADS)
     q, k, v = (cp.shard(torch.ones(T, heads, D)).requires_grad_() for heads in (H, 2, 2))
     texts = []

@@ -326,7 +326,7 @@ def test_a_wait_ends_with_a_line_that_says_for_whom(patience_s):
 def test_commands_wait_no_longer_than_they_are_told_and_ctrl_c_ends_the_wait(
     started, tiny, tmp_path, command, limit
 ):
-    """Who is at a terminal waits for ten minutes, unless told; a run, which may be one of several, for all
+    """A user at a terminal waits for ten minutes, unless told; a run, which may be one of several, for all
     that are before it."""
     holder = started(HOLD)
     assert holder.stdout.readline() == "''\n"

@@ -162,7 +162,7 @@ def test_the_forecast_of_memory_holds_for_nine_of_ten_committed_records(memory_s
     ids=str,
 )
 def test_the_forecast_of_memory_is_not_low_for_a_method(names):
-    """Of methods whose forecast was too low."""
+    """These methods had a forecast that was too low."""
     name = "h200-cp" if "strategy" in names else "h200-dense"
     records = [
         record

@@ -100,7 +100,7 @@ def test_a_claim_holds_by_most_of_its_parts_and_never_by_fewer():
 
 
 def test_too_few_settings_decide_nothing_either_way():
-    """Of three, a single one against a claim would overturn it."""
+    """A single setting of three against a claim would overturn it."""
     for good, bad in ((3, 0), (0, 3), (2, 1), (1, 0), (0, 1)):
         few = decided("the finding", observed(good, bad))
         assert few.status == "open" and few.finding == f"the finding ({good + bad} of the 4 that decide)"

@@ -164,7 +164,7 @@ def test_lack_of_memory_alone_is_evidence_of_flashinfer_s_memory():
 
 @pytest.mark.parametrize("number", range(15, 24))
 def test_own_strategies_judge_nothing_of_the_study_s(number):
-    """What decides with repaired code is open as the study has it, on its GPU."""
+    """A claim that is decided with repaired code is open as the study has it, on its GPU."""
     for status, records in CASES[number]:
         if status == "open":
             continue

@@ -50,19 +50,11 @@ def content_digest(x_LHD: torch.Tensor, positions_L: torch.Tensor | None = None)
 def mask_digest(mask: Mask) -> int:
     """A digest of what a mask holds now, derived anew: a kernel may have written to its arrays, or to what it
     has derived from them."""
-    kept = (mask.seqlen_q, mask.seqlen_k, mask.num_groups, mask.area, mask.traits)
-    content = hashlib.sha256(repr(kept).encode())
-    grid = mask.grid
-    arrays = list(mask.groups) if grid is None else [grid.q_bounds, grid.k_bounds, np.packbits(grid.visible)]
+    content = hashlib.sha256(f"{Mask.digest.func(mask)} {mask.area} {mask.traits}".encode())
     for name, value in sorted(mask.params.items()):
-        content.update(name.encode())
-        if isinstance(value, np.ndarray):
-            arrays.append(value)
-        else:
-            content.update(repr(value).encode())
-    for array in arrays:
-        content.update(f"{array.shape} {array.dtype.kind}".encode())
-        content.update(np.ascontiguousarray(array).tobytes())
+        held = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else None
+        content.update(f"{name} {value if held is None else (held.shape, held.dtype)}".encode())
+        content.update(b"" if held is None else held.tobytes())
     return int.from_bytes(content.digest()[:8], "big")
 
 

@@ -22,7 +22,7 @@ DRAWN_BITS = 48  # of the number that chooses rows after a call
 
 @dataclass(frozen=True)
 class _Copied:
-    """What was copied of a call: its number, the number drawn after it, its parts, and what is finite."""
+    """The copies of a call: its number, the number drawn after it, its parts, and what is finite."""
 
     call: int
     drawn: int

@@ -11,6 +11,7 @@ from longca.lab.report.decide.heat_map import SHORT_STATUS
 from longca.lab.report.panels import PANEL
 from longca.lab.report.series import DIRECTIONS, SEPARATOR, join
 from longca.lab.store.text import NONE, distinct_names
+from longca.lab.studies import SETTING_AXES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,22 +20,7 @@ NOT_ASKED = "not asked"
 WITHOUT = "measured, but not shown here"
 ALL_PANELS = "all panels"
 ROW = ["place"]  # of figures that have a row for each setting, with a mark of each method
-CALL = (
-    "mask",
-    "mask_params",
-    "corpus",
-    "seqlen",
-    "new_tokens",
-    "num_q_heads",
-    "num_kv_heads",
-    "head_dim",
-    "dtype",
-    "direction",
-    "world",
-    "device",
-    "input_values",
-    "sustained",
-)
+CALL = ("mask", "mask_params", "corpus", *SETTING_AXES, "device", "input_values", "sustained")
 AXES = ("direction", "seqlen", "world", "density", "mask_density_asked")
 """columns in which the marks of a panel differ"""
 

@@ -29,7 +29,7 @@ def is_earlier(table: pd.DataFrame) -> pd.Series:
 
 
 def earlier_text(methods: Iterable[str]) -> str:
-    """What holds for methods whose records are of earlier kernels: "band: measured before the present
+    """The note on methods whose records are of earlier kernels: "band: measured before the present
     kernels; …". "" for none."""
     names = sorted(methods)
     rest = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""

@@ -64,7 +64,7 @@ class Choice:
 
     @property
     def not_given(self) -> str:
-        """What was left out, with the values taken: "heads 64:8, dtype bf16"."""
+        """The settings that were left out, with the values taken: "heads 64:8, dtype bf16"."""
         return ", ".join(f"{name} {value}" for name, value in self.defaults.items())
 
     @property

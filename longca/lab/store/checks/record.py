@@ -39,7 +39,7 @@ def contradiction(record: Record) -> str | None:
 
 
 def _of_a_later_schema(record: Record) -> str | None:
-    """What a record holds that none of its schema has: it was given an earlier number by hand, which would
+    """A field of a record that none of its schema has: it was given an earlier number by hand, which would
     spare it the checksum. None where there is nothing."""
     if record.schema_version >= ASKED_SINCE:
         return None

@@ -21,7 +21,7 @@ OTHERS = {"time": None, "os": {"urandom"}, "random": {"Random", "SystemRandom"}}
 
 
 class Originals:
-    """What all names of these modules stand for at the moment."""
+    """A snapshot of what the names of these modules stand for."""
 
     def __init__(self) -> None:
         self._known = dict(_members())
