@@ -70,20 +70,31 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     assert load(tmp_path / "cells.csv") == cells
 
 
-def cell(strategy: str, direction: str, factor: float, tflops: float) -> PredictedCell:
-    return PredictedCell(
-        strategy, "full", 64, direction, factor, "ok", "", ms=1.0, tflops=tflops, straggler=0.0
-    )
+def cells_of(strategy: str, direction: str, factor: float, tflops: float) -> list[PredictedCell]:
+    """One of each mask."""
+    return [
+        PredictedCell(
+            strategy, mask, 64, direction, factor, "ok", "", ms=1.0, tflops=tflops, straggler=0.0
+        )
+        for mask in MASKS
+    ]
 
 
 def test_a_verdict_says_whether_it_hangs_on_the_network():
     def judged(slow: float) -> str:
         """LoongTrain is ahead forward, and level backward; with the slow network it has so many TFLOP/s
         forward."""
-        cells = [cell("usp", way, factor, 400) for way in ("fwd", "bwd") for factor in FACTORS]
-        cells += [cell("loongtrain", "bwd", factor, 400) for factor in FACTORS]
-        cells += [
-            cell("loongtrain", "fwd", factor, slow if factor == min(FACTORS) else 450) for factor in FACTORS
+        cells = [
+            cell
+            for factor in FACTORS
+            for way in ("fwd", "bwd")
+            for strategy in ("usp", "loongtrain")
+            for cell in cells_of(
+                strategy,
+                way,
+                factor,
+                400 if strategy == "usp" or way == "bwd" else slow if factor == min(FACTORS) else 450,
+            )
         ]
         return verdicts(cells)[18].text
 

@@ -27,8 +27,9 @@ def pids(pool: Pool) -> list[int]:
 
 
 def test_a_good_cell_is_measured_in_the_process_that_was_there_already(pool):
+    assert pool.measure(kernel_cell("quick"), MEASURE).outcome.status == "ok"
     before = sorted(pids(pool))
-    result = pool.measure(kernel_cell("quick"), MEASURE)
+    result = pool.measure(kernel_cell("quick", seqlen=48), MEASURE)
     assert result.outcome.status == "ok" and len(result.samples.time_ms[0]) == 3
     assert result.software.env["OMP_NUM_THREADS"] == "1"
     assert sorted(pids(pool)) == before and os.getpid() not in before
