@@ -276,17 +276,7 @@ def step_traits(plan: Plan) -> Iterator[Traits]:
                 if shape in full:
                     continue
                 full.add(shape)
-            yield _traits_of(step)
-
-
-def _traits_of(step: Step) -> Traits:
-    """Traits of the mask of a step, cached in the partition for both directions and for other schedules with
-    the same step."""
-    kept = step.partition.kept
-    key = ("traits", step.rank, step.keys)
-    if key not in kept:
-        kept[key] = active_rows(step)[2].traits
-    return kept[key]
+            yield active_rows(step)[2].traits
 
 
 def unknown_part(traits: Traits) -> Traits:

@@ -253,32 +253,39 @@ def step_masks(plan: Plan, rank: int, *, merging: bool) -> dict[int, tuple[int, 
 
 def active_rows(step: Step, *, merging: bool = False) -> tuple[int, int, Mask]:
     """(start, end) of the queries that see keys of a step, and the step's mask for these queries: the inputs
-    of its kernel.
+    of its kernel. They are cached in the partition, for both directions and for other schedules with the same
+    step.
 
     Args:
         merging: for a kernel that merges: starts and ends are whole units of `UNIT_ROWS`, and a mask of
             blocks keeps all queries.
     """
-    mask = step.mask
+    kept = step.partition.kept
+    key = ("active rows", step.rank, step.keys, merging)
+    if key not in kept:
+        start, end = _active_range(step.mask, merging=merging)
+        whole = start == 0 and end == step.mask.seqlen_q
+        kept[key] = (
+            start, end, step.mask if whole else step.mask.crop((start, end), (0, step.mask.seqlen_k))
+        )  # fmt: skip
+    return kept[key]
+
+
+def _active_range(mask: Mask, *, merging: bool) -> tuple[int, int]:
     if mask.grid is not None:
         if merging:
-            return 0, mask.seqlen_q, mask
+            return 0, mask.seqlen_q
         rows = [np.flatnonzero(visible.any(axis=1)) for visible in mask.grid.visible]
-        start = min(
-            int(bounds[seen[0]]) for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True) if len(seen)
-        )
-        end = max(
-            int(bounds[seen[-1] + 1])
-            for bounds, seen in zip(mask.grid.q_bounds, rows, strict=True)
-            if len(seen)
-        )
-    else:
-        bands = np.concatenate(mask.groups)
-        unit = UNIT_ROWS if merging else 1
-        start = int(bands[:, Q0].min()) // unit * unit
-        end = min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
-    whole = start == 0 and end == mask.seqlen_q
-    return start, end, mask if whole else mask.crop((start, end), (0, mask.seqlen_k))
+        seen = [
+            (int(bounds[of_group[0]]), int(bounds[of_group[-1] + 1]))
+            for bounds, of_group in zip(mask.grid.q_bounds, rows, strict=True)
+            if len(of_group)
+        ]
+        return min(start for start, _ in seen), max(end for _, end in seen)
+    bands = np.concatenate(mask.groups)
+    unit = UNIT_ROWS if merging else 1
+    start = int(bands[:, Q0].min()) // unit * unit
+    return start, min(-(-int(bands[:, Q1].max()) // unit) * unit, mask.seqlen_q)
 
 
 @dataclass(frozen=True)

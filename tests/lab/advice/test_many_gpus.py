@@ -73,9 +73,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
 def cells_of(strategy: str, direction: str, factor: float, tflops: float) -> list[PredictedCell]:
     """One of each mask."""
     return [
-        PredictedCell(
-            strategy, mask, 64, direction, factor, "ok", "", ms=1.0, tflops=tflops, straggler=0.0
-        )
+        PredictedCell(strategy, mask, 64, direction, factor, "ok", "", ms=1.0, tflops=tflops, straggler=0.0)
         for mask in MASKS
     ]
 
