@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from longca.core import Answer, CallSpec
     from longca.cp.comm.backend import Comm
     from longca.cp.contract import PreparedStrategy
-    from longca.cp.partition.mask_partition import Step
     from longca.cp.partition.mesh import ChunkWeights
     from longca.cp.partition.sharding import Sharding
     from longca.cp.schedule.plan import Plan, Schedule
