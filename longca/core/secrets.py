@@ -124,10 +124,10 @@ def bytes_without_secrets(content: bytes) -> bytes:
 def hidden_values(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values of variables that are named like secrets, the longest first."""
     return _values_of(
-        tuple(
+        tuple(  # `items` would decode all values, which takes longer
             (name, value)
-            for name, value in environ.items()
-            if _is_secret(name) and len(value) >= FEWEST_CHARS
+            for name in environ
+            if _is_secret(name) and len(value := environ.get(name, "")) >= FEWEST_CHARS
         )
     )
 

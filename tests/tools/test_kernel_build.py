@@ -20,7 +20,7 @@ from longca.lab.images.recipe import load_recipe, names
 from tests.helpers.support import ROOT
 from tools.kernel_build import __main__ as command
 from tools.kernel_build import fa1, fa2, fa3, fastvideo
-from tools.kernel_build.compiler import BuildError, Compiler, Unit
+from tools.kernel_build.compiler import BuildError, Compiler, Unit, available_bytes
 
 
 class Recorder(Compiler):
@@ -243,3 +243,14 @@ def test_recipes_ask_for_what_can_be_built(name):
     lock = recipe.sources_lock.read_text()
     needed = [package for kernel in recipe.kernels if (package := command.PACKAGES[kernel][1])]
     assert all(f"/{package}" in lock for package in needed) and len(needed) == len(lock.splitlines())
+
+
+def test_files_that_the_system_keeps_in_memory_leave_room_for_compilers(tmp_path):
+    facts = tmp_path / "meminfo"
+    facts.write_text(
+        "MemTotal:       24676752 kB\nMemFree:         1048576 kB\nMemAvailable:   16777216 kB\n"
+    )
+    assert available_bytes(facts) == 16 << 30
+    assert (
+        0 < available_bytes(Path("/proc/meminfo")) < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    )

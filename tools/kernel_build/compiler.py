@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GB_OF_A_COMPILER = 7  # the most that was seen of one unit
+MEMORY = Path("/proc/meminfo")
 TORCH_LIBRARIES = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")
 
 
@@ -152,8 +153,17 @@ def _toolkit(site: Path) -> Path:
 
 
 def _jobs_that_fit() -> int:
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 10**9
-    return max(1, min(os.cpu_count() or 1, memory_gb // GB_OF_A_COMPILER))
+    return max(1, min(os.cpu_count() or 1, available_bytes(MEMORY) // 10**9 // GB_OF_A_COMPILER))
+
+
+def available_bytes(facts: Path) -> int:
+    """Memory that programs can have; files that the system keeps in memory give way, and are not counted.
+
+    Args:
+        facts: `/proc/meminfo`, or a file like it.
+    """
+    lines = (line.split() for line in facts.read_text(encoding="ascii").splitlines())
+    return next(int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:")
 
 
 def run(command: list[str], folder: Path, what: str) -> None:

@@ -209,21 +209,12 @@ class TableBuilder:
         self._blocks: list[Block] = []
         self._environments: dict[int, tuple[Environment, str]] = {}
 
-    def add(self, record: Record) -> dict[str, Any]:
-        """Add a record; its values by column."""
-        if len(self._rows) >= ROWS_AT_A_TIME:  # before: the last record can be taken back
-            self._flush()
+    def add(self, record: Record) -> None:
         view = View(record, Hardware())
-        values = {column.name: column.value(view) for column in OWN}
-        self._rows.append((*values.values(), *self._hidden(record, view)))
+        self._rows.append((*(column.value(view) for column in OWN), *self._hidden(record, view)))
         self._lines.append(record_text(record))
-        return values
-
-    def drop_last(self) -> None:
-        """Take back the record that was added last."""
-        if self._rows:
-            self._rows.pop()
-            self._lines.pop()
+        if len(self._rows) >= ROWS_AT_A_TIME:
+            self._flush()
 
     def table(self) -> RecordTable:
         """The table of all records that were added."""
