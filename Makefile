@@ -45,7 +45,7 @@ test: setup
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-long: setup
-	@python -m pytest -m 'long and not slow' $(ARGS)
+	@python -m pytest -m 'long and not slow' -n logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 # random tests take as many examples as they name, not a part of them. A browser and minisign are installed where
 # that is possible: without them some tests are skipped, and docs/results/checks.md keeps its row
