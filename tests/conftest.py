@@ -25,6 +25,7 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 from longca.lab.bench.measure.warm_math import warm_math
+from tests.helpers.collection import is_left_out
 from tests.helpers.command import called
 from tests.helpers.support import ROOT, TINY, in_interpreter
 
@@ -41,6 +42,13 @@ settings.load_profile("few")
 # until all tests are collected: what they import stays, and to scan it again and again takes a fifth of that
 # time
 gc.disable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """To import all modules takes half a minute, and most have no long test."""
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
+        return None
+    return is_left_out(collection_path.read_text(encoding="utf-8"), config.option.markexpr) or None
 
 
 @pytest.hookimpl(tryfirst=True)
