@@ -18,8 +18,9 @@ def test_proves_its_timer_and_measures_what_the_device_can_do(path) -> None:
     }
     assert len(of_control["control"]) >= 3
     attention = [cell for cell in cells if cell.kernel not in of_control]
+    large = 512 if path.stem == "quick" else LARGE  # CPUs without bf16 take a minute for 2K
     assert {cell.dtype for cell in attention} <= {
-        cell.dtype for cell in of_control["matmul"] if cell.seqlen >= LARGE
+        cell.dtype for cell in of_control["matmul"] if cell.seqlen >= large
     }
     copy = Registry("kernel").load("device_copy")
     moved = [copy.work(cell.call_spec, cell.seqlen).traffic_bytes for cell in of_control["device_copy"]]

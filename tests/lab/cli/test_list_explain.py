@@ -141,7 +141,7 @@ def test_explain_tells_all_cells_that_fit(longca):
 def test_explain_tells_a_control_from_attention(longca):
     (facts,) = json.loads(longca("explain", "quick", "-k", "matmul", "--json").stdout)
     assert (
-        facts["work"] == {"flops": 2 * 2048**3}
+        facts["work"] == {"flops": 2 * 512**3}
         and facts["visible_pairs"] is None
         and facts["supported"] is True
     )
