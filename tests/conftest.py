@@ -75,7 +75,14 @@ def _math_is_warm() -> None:
     """Tests compute in this process, where no measuring session has seen to it: cells measured here free
     their memory as sessions do."""
     warm_math()
-    gc.freeze()  # else each of these cells scans all that is imported, three times
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_to_scan(_math_is_warm: None) -> None:
+    """A measured cell collects garbage three times. What all modules before have imported and cached would
+    be scanned each time, for seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
