@@ -1,8 +1,9 @@
 """Protocols: calls with a rest of the GPU after each, and calls without. Measurements of the two are never
 ranked against each other.
 
-In a case where two methods or more were measured with rests, only measurements with rests compete. Elsewhere
-those without rests do, and a single method with rests is left out.
+In a case where at least half of the methods, and two of them, were measured with rests, only measurements
+with rests compete. Elsewhere those without rests do, and methods with rests alone are left out: a few of them
+say little of who is first among many.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def is_by_rests(rested: AbstractSet[str], unrested: AbstractSet[str]) -> bool:
         rested: methods with such measurements.
         unrested: methods with measurements without rests.
     """
-    return len(rested) > 1 or (bool(rested) and rested >= unrested)
+    if rested >= unrested:
+        return bool(rested)
+    return len(rested) > 1 and 2 * len(rested) >= len(rested | unrested)
 
 
 def competing(points: Sequence[MeasuredPoint]) -> Competition:

@@ -217,8 +217,9 @@ def rankings(
 def rankings_by_study(
     table: pd.DataFrame, question: CallQuestion, repeats_of: pd.DataFrame | None = None
 ) -> list[tuple[CallRanking, tuple[str, ...]]]:
-    """For each GPU and setting, the ranking of the study that measured the most methods with rests, or
-    without where none has two with rests, and the other studies that measured some.
+    """For each GPU and setting, the ranking of the study that measured the most methods, and the other
+    studies that measured some. One with rests goes before one of more methods without, if it has at least
+    half as many, and two.
 
     Records of several studies are never put together here: they differ in their runs, in what they ask, and
     in who was measured twice.
@@ -241,9 +242,13 @@ def rankings_by_study(
             found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
     chosen = []
     for alike in found.values():
+        most_methods = max(len(ranking.methods) for ranking in alike)
         first, *others = sorted(
             alike,
-            key=lambda ranking: (not (ranking.rests and len(ranking.methods) > 1), -len(ranking.methods)),
+            key=lambda ranking: (
+                not (ranking.rests and 2 * len(ranking.methods) >= max(most_methods, 4)),
+                -len(ranking.methods),
+            ),
         )
         chosen.append((first, tuple(study for ranking in others for study in ranking.studies)))
     return chosen

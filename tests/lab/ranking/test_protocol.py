@@ -3,6 +3,7 @@
 import pytest
 
 from longca.lab.ranking import compare, mean_standing, standing, tallies
+from longca.lab.ranking.protocol import is_by_rests
 from longca.lab.ranking.sentences import counts_text, everywhere_text, field_text, finding_text, verdict
 from longca.lab.ranking.table import competes, counted, has_rests, standings
 from longca.lab.store.table import derived
@@ -122,3 +123,21 @@ def test_what_failed_with_rests_could_not():
     ]
     (case,) = standings(derived(rows)).values()
     assert case.could_not == {"naive": "oom"} and not case.other_protocol
+
+
+@pytest.mark.parametrize(
+    ("rested", "unrested", "by_rests"),
+    [
+        ("", "", False),
+        ("", "ab", False),
+        ("a", "", True),
+        ("a", "a", True),
+        ("a", "b", False),  # one alone has nobody to be compared with
+        ("ab", "c", True),
+        ("ab", "bcd", True),
+        ("ab", "bcde", False),  # two of five do not say who is first
+        ("abcdef", "abcdefghijkl", True),
+    ],
+)
+def test_half_of_the_methods_and_two_decide_the_protocol(rested: str, unrested: str, by_rests: bool):
+    assert is_by_rests(set(rested), set(unrested)) == by_rests
