@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from longca.core import by_numbers
 from longca.lab.report.findings import leaders
 from longca.lab.report.look.style import MUTED, POINTS
 from longca.lab.report.look.tags import title_tag
-from longca.lab.report.series import join, mask_order, short_labels
+from longca.lab.report.series import POINT, join, mask_order, short_labels
 from longca.lab.store.text import number
 from longca.lab.studies.samples import NOISY
 
@@ -188,7 +189,9 @@ def _draw_line(
     is_noisy = (ok.noise if "noise" in ok else ok.value * 0).to_numpy(float) > NOISY
     if not joined or (~is_noisy).sum() < FEWEST_FOR_LINES:
         is_noisy[:] = False
-    style.line(ax, method, ok[~is_noisy], x, dashed=dashed, joined=joined)
+    steady = ok[~is_noisy]
+    for run in runs_of_protocols(steady) if joined else [steady]:
+        style.line(ax, method, run, x, dashed=dashed, joined=joined)
     if is_noisy.any():  # a line through it would dip
         style.line(ax, method, ok[is_noisy], x, dashed=dashed, joined=False)
     if len(failed):
@@ -208,6 +211,18 @@ def _draw_line(
             zorder=5,
         )
         style.mark(marks, method, failed.cell_ids)
+
+
+def runs_of_protocols(line: pd.DataFrame) -> list[pd.DataFrame]:
+    """The points of a line in their order, apart where calls with rests of the GPU follow calls without: a
+    line through both would rise or fall where nothing but the protocol changes."""
+    if POINT not in line or not len(line):
+        return [line]
+    rests = np.array(
+        [point is not None and all(of.rests for of in point.measurements) for point in line[POINT]]
+    )
+    ends = [0, *(np.flatnonzero(rests[1:] != rests[:-1]) + 1).tolist(), len(line)]
+    return [line.iloc[start:end] for start, end in pairwise(ends)]
 
 
 def _limits(ax: Axes, x: np.ndarray, log: bool) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 OFF_THE_LINE = (
     f"A point off its line is noisy: the middle half of its times spans more than {percent(NOISY)} of their "
-    "median."
+    "median. A line is interrupted where calls with rests of the GPU follow calls without, which are not "
+    "compared with each other."
 )
 RATE = ("tflops_per_device", "tflops_per_device_low", "tflops_per_device_high")
 
