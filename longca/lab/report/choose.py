@@ -218,8 +218,8 @@ def rankings_by_study(
     table: pd.DataFrame, question: CallQuestion, repeats_of: pd.DataFrame | None = None
 ) -> list[tuple[CallRanking, tuple[str, ...]]]:
     """For each GPU and setting, the ranking of the study that measured the most methods, and the other
-    studies that measured some. One with rests goes before one of more methods without, if it has at least
-    half as many, and two.
+    studies that measured some. A ranking with rests goes first if it has two methods, and at least half of
+    the most.
 
     Records of several studies are never put together here: they differ in their runs, in what they ask, and
     in who was measured twice.
