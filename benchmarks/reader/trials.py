@@ -106,7 +106,8 @@ def pairs(
     for gpu in gpus:
         for mask in masks:
             for ranking in choose(mask, seqlen=seqlen, gpu=gpu).rankings:
-                advice = advise(mask, seqlen=seqlen, gpu=gpu, direction=ranking.direction, draws=draws)
+                of_drawn = draws if ranking.is_drawn else None
+                advice = advise(mask, seqlen=seqlen, gpu=gpu, direction=ranking.direction, draws=of_drawn)
                 yield _pair(gpu, ranking, advice)
 
 

@@ -64,6 +64,9 @@ class Network(Frozen):
     measured: bool = False
     """True if the numbers within a node are fitted on records; otherwise this project measured none of
     them"""
+    between_nodes: bool = True
+    """False if it describes messages within one node, as by copy engines into symmetric memory: for more GPUs
+    another profile is taken, where there is one"""
     kernel_ratio: dict[str, Annotated[float, Field(gt=0)]] = {}
     """by "kernel direction", time on this machine's GPU over that of the committed records, measured by
     `longca probe`"""
@@ -95,8 +98,12 @@ class Hardware(Frozen):
                 f"GPU '{name}' may be {' or '.join(map(repr, alike))}", todo="Give one of these names"
             )
         if not alike:
-            raise unknown(
-                "GPU", name, [gpu.name for gpu in self.gpus], todo="GPUs are listed in config/hardware.yaml"
+            # all are named: the nearest in letters is another model, as B200 to "H300"
+            known = ", ".join(gpu.name for gpu in self.gpus) or "none"
+            raise UserError(
+                f"Unknown GPU '{name}'",
+                why=f"known are {known}",
+                todo="config/hardware.yaml has them: give one of these, or add yours with a source",
             )
         return by_name[alike[0]]
 

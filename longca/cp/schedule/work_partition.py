@@ -62,6 +62,13 @@ class WorkPartition:
         """True if ranks split only heads: each has all keys of its heads, so that no results are merged."""
         return self.mesh.ring == 1 and self.mesh.heads > 1
 
+    @property
+    def num_idle(self) -> int:
+        """Ranks that compute nothing: those without tokens of a ring, and those without heads of a group."""
+        heads = sum(any(queries) for queries in zip(*(chunk.q for chunk in self.chunks), strict=True))
+        tokens = int((self.plan.sharding.num_tokens > 0).sum())
+        return self.mesh.ring * self.mesh.heads - tokens * heads
+
     def mask_groups(self, chunk: HeadChunk, head_rank: int) -> range:
         """The mask's head groups for the (non-empty) heads of a rank in a chunk.
 

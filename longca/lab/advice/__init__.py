@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from longca.lab.advice.beside import predictions
     from longca.lab.advice.kept_fit import fit_sources
     from longca.lab.advice.ranking import advise
+    from longca.lab.advice.sentences import idle_text
 else:
     __getattr__, __dir__ = face(__name__)
 
-__all__ = ["Advice", "advise", "fit_sources", "many_gpus", "predictions"]
+__all__ = ["Advice", "advise", "fit_sources", "idle_text", "many_gpus", "predictions"]

@@ -83,6 +83,7 @@ class AdvisedOption:
             "kernel": candidate.kernel,
             "mesh": mesh_text(candidate.work),
             "how": candidate.how,
+            "idle_gpus": candidate.num_idle,
             "seconds": made.seconds,
             "seconds_low": self.low_s,
             "seconds_high": self.high_s,

@@ -30,7 +30,11 @@ class AskedMachine:
 
 
 def machine_of(
-    profile: str | Path | None, gpu: str | Path | None, ranks_per_node: int | None, memory_bytes: float | None
+    profile: str | Path | None,
+    gpu: str | Path | None,
+    ranks_per_node: int | None,
+    memory_bytes: float | None,
+    gpus: int = 1,
 ) -> AskedMachine:
     """The machine that is asked for. Arguments are those of `longca.lab.advice.ranking.advise`.
 
@@ -46,38 +50,50 @@ def machine_of(
         raise UserError(
             f"Argument 'memory_bytes' is {memory_bytes!r}", todo="Give a number of bytes, such as 60e9"
         )
+    if ranks_per_node is not None:
+        ranks_per_node = whole_number("The number of GPUs of a node", ranks_per_node)
     hardware = load_hardware()
     named = None if gpu is None else _gpu(str(gpu), hardware)
     assumed = ""
     if profile is not None:
         network = hardware.network(str(profile))
     else:
-        network, assumed = _profile_of(named, hardware)
+        network, assumed = _profile_of(named, hardware, gpus, ranks_per_node)
     model = named or _gpu(network.gpu, hardware)
     if ranks_per_node is not None:
-        network = network.model_copy(
-            update={"ranks_per_node": whole_number("The number of GPUs of a node", ranks_per_node)}
-        )
+        network = network.model_copy(update={"ranks_per_node": ranks_per_node})
     if memory_bytes is None and model.memory_gb is not None:
         memory_bytes = model.memory_gb.value * 1e9
     return AskedMachine(model, network, memory_bytes, assumed)
 
 
-def _profile_of(gpu: GpuModel | None, hardware: Hardware) -> tuple[Network, str]:
-    """The profile of a GPU, measured ones first, and why it is taken. The usual one for no GPU, or for one
-    without a profile."""
-    usual = hardware.network(USUAL_NETWORK)
+def _profile_of(
+    gpu: GpuModel | None, hardware: Hardware, gpus: int, ranks_per_node: int | None
+) -> tuple[Network, str]:
+    """The profile of a GPU, measured ones first, and why it is taken. That of the usual GPU for no GPU, or
+    for one without a profile. For more GPUs than a node has, profiles within one node come last."""
     other = "--profile names another, and `longca probe` measures one"
+    usual = hardware.network(USUAL_NETWORK).gpu
+    model = usual if gpu is None else gpu.name
+    known = [network for network in hardware.networks if network.gpu == model]
+    own = known or [network for network in hardware.networks if network.gpu == usual]
+
+    def spans(network: Network) -> bool:
+        return gpus > (ranks_per_node or network.ranks_per_node)
+
+    # of several that are as good, the first in the file
+    best = max(own, key=lambda network: (network.between_nodes or not spans(network), network.measured))
+    nodes = " between nodes" if spans(best) else ""
     if gpu is None:
-        return usual, f"messages by profile {usual.name}, since neither profile nor GPU is given; {other}"
-    own = [network for network in hardware.networks if network.gpu == gpu.name]
-    if not own:
-        return usual, (
-            f"messages by profile {usual.name} of {usual.gpu}, since config/hardware.yaml has no profile of "
-            f"{gpu.name}; {other}"
+        why = f"messages{nodes} by profile {best.name}, since neither profile nor GPU is given"
+    elif known:
+        why = f"messages{nodes} by profile {best.name}, that of {gpu.name}, since none is given"
+    else:
+        why = (
+            f"messages{nodes} by profile {best.name} of {best.gpu}, since config/hardware.yaml has no "
+            f"profile of {gpu.name}"
         )
-    best = max(own, key=lambda network: network.measured)  # of several, the first in the file
-    return best, f"messages by profile {best.name}, that of {gpu.name}, since none is given; {other}"
+    return best, f"{why}; {other}"
 
 
 def _gpu(name: str, hardware: Hardware) -> GpuModel:

@@ -51,6 +51,11 @@ class Candidate:
         return self.kernel, self.how if self.work is not None else str(self.strategy)
 
     @property
+    def num_idle(self) -> int:
+        """GPUs that it leaves without work; of the study's own schedules none."""
+        return 0 if self.work is None else self.work.num_idle
+
+    @property
     def how(self) -> str:
         """Mesh, schedule, chunks of heads and sharding, as the notes of a record have them."""
         if self.work is None:
@@ -62,6 +67,7 @@ class Candidate:
             f"heads among {mesh.heads}" if mesh.heads > 1 else "",
             f"in chunks of {describe_chunks(self.work.chunks)}" if len(self.work.chunks) > 1 else "",
             f"tokens: {plan.sharding.name}" if mesh.ring > 1 else "",
+            f"{self.num_idle} of {mesh.ring * mesh.heads} GPUs idle" if self.num_idle else "",
         ]
         return ", ".join(filter(None, facts))
 

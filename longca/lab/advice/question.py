@@ -32,6 +32,7 @@ from longca.lab.studies import (
     USUAL_HEADS,
     USUAL_SEQLEN,
     check_new_tokens,
+    check_ranks,
     usual_corpus,
 )
 from longca.masks import Mask, build_mask, draw_again
@@ -48,6 +49,7 @@ DIRECTIONS: dict[str, tuple[Direction, ...]] = {
     "both": ("fwd", "bwd"),
     "fwd+bwd": ("fwd", "bwd"),  # as `longca.choose` calls the sum
 }
+MOST_GPUS = 4096  # plans have tables of all pairs of ranks
 OTHER_GPU_WIDER = 2.0  # times as wide is the interval of a GPU without records
 
 
@@ -230,6 +232,14 @@ def question_of(
     )
     gpus = whole_number("The number of GPUs", gpus)
     head_dim = whole_number("The head dim", head_dim)
+    check_ranks(gpus, mask.seqlen_k)
+    if gpus > MOST_GPUS:
+        raise UserError(
+            f"{gpus:,} GPUs are too many to predict",
+            why="what each sends to each of the others is counted",
+            todo=f"Give at most {MOST_GPUS:,}",
+        )
+    _refuse_draws(mask, seed, draws)
     draws = whole_number("The number of draws", DRAWS if draws is None else draws)
     if num_q_heads % num_kv_heads:
         raise UserError(
@@ -254,7 +264,7 @@ def question_of(
             f"Argument 'fitted' is of type {type(fitted).__name__}",
             todo="Leave it out, or fit records with fit_records",
         )
-    machine = machine_of(profile, gpu, ranks_per_node, memory_bytes)
+    machine = machine_of(profile, gpu, ranks_per_node, memory_bytes, gpus)
     model, network = machine.gpu, machine.network
     reference = load_fitted() if fitted is None else fitted
     own = (
@@ -263,6 +273,12 @@ def question_of(
     models = own or reference
     known = sorted({*models.kernels, *reference.kernels})
     asked = asked_ways(strategies, kernels, known if gpus == 1 else _for_parts(known))
+    if strategies and gpus == 1:
+        raise UserError(
+            f"Strategy '{asked.strategies[0]}' is given for one GPU",
+            why="strategies divide a call among several",
+            todo="Give more GPUs, or leave it out",
+        )
     for name in asked.kernels:
         if name not in known:
             raise UserError(
@@ -356,6 +372,13 @@ def _built(
         new_tokens=new_tokens,
         **dict[str, Any](params),
     )
+
+
+def _refuse_draws(mask: Mask, seed: int | None, draws: int | None) -> None:
+    """Raises UserError for what is only of masks that are drawn."""
+    for name, given in (("seed", seed), ("draws", draws)):
+        if given is not None and mask.origin is None:
+            raise UserError(f"Mask '{mask.name or 'of your own'}' is not drawn", todo=f"Leave {name} out")
 
 
 def _for_parts(known: Collection[str]) -> list[str]:

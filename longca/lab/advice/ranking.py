@@ -29,7 +29,7 @@ from longca.lab.advice.draws import (
 )
 from longca.lab.advice.question import OTHER_GPU_WIDER, question_of
 from longca.lab.advice.sentences import finding
-from longca.lab.store.text import format_bytes, names, plural
+from longca.lab.store.text import format_bytes, names, number, plural
 from longca.lab.studies import refuse_option_names
 from longca.masks import Mask
 
@@ -122,12 +122,12 @@ def changes(
     """
     texts = []
     for what, speed in speeds:
-        seconds, number = min(
-            (forecasts.mean_seconds(way, speed), number) for number, way in enumerate(ways[:COMPARED])
+        seconds, place = min(
+            (forecasts.mean_seconds(way, speed), place) for place, way in enumerate(ways[:COMPARED])
         )
-        if number:
+        if place:
             texts.append(
-                f"with {what}, {ways[number].candidate.title} would be first, at {seconds * 1e3:.3g} ms"
+                f"with {what}, {ways[place].candidate.title} would be first, at {number(seconds * 1e3)} ms"
             )
     return tuple(texts)
 
@@ -324,12 +324,12 @@ def options_of(
     ordered = sorted(forecasts.ways, key=place)
     best_s = built[id(ordered[0])].prediction.seconds
 
-    def placed(way: WayForecasts, number: int) -> AdvisedOption:
+    def placed(way: WayForecasts, at: int) -> AdvisedOption:
         option = built[id(way)]
         tied = is_tied(way, ordered[0], forecasts, question)
-        return replace(option, tied=tied, place=number, share=min(best_s / option.prediction.seconds, 1.0))
+        return replace(option, tied=tied, place=at, share=min(best_s / option.prediction.seconds, 1.0))
 
-    return [(way, placed(way, number)) for number, way in enumerate(ordered, 1)]
+    return [(way, placed(way, at)) for at, way in enumerate(ordered, 1)]
 
 
 def _option_of(

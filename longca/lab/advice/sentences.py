@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from longca.core import format_length
 from longca.lab.advice.draws import NEAR
 from longca.lab.store.text import names, number, plural
 
@@ -32,7 +33,23 @@ def finding(question: AdviceQuestion, options: Sequence[AdvisedOption], draws_as
     else:
         rest = " It is told apart from all others." if options[1:] else ""
         text = f"{title} is predicted to be the fastest on {where}: {time}, {span}.{rest}"
-    return " ".join(filter(None, (text, _sureness(best, draws, draws_asked), _passed_over(options))))
+    front = [best, *(option for option in options[1:] if option.tied and option.fits)]
+    sure = _sureness(best, draws, draws_asked)
+    return " ".join(filter(None, (text, idle_text(front, question), sure, _passed_over(options))))
+
+
+def idle_text(options: Sequence[AdvisedOption], question: AdviceQuestion) -> str:
+    """The number of GPUs that each of these options leaves without work; "" if all have some."""
+    by_number: dict[int, list[str]] = {}
+    for option in options:
+        if option.candidate.num_idle:
+            by_number.setdefault(option.candidate.num_idle, []).append(option.candidate.title)
+    return " ".join(
+        f"{idle:,} of {question.gpus:,} GPUs {'idles' if idle == 1 else 'idle'} under {names(titles)}: "
+        f"there is no more to divide than {plural(question.call.num_q_heads, 'head')} and "
+        f"{format_length(question.mask.seqlen_k)} tokens."
+        for idle, titles in sorted(by_number.items())
+    )
 
 
 def _sureness(best: AdvisedOption, total: int, asked: int) -> str:

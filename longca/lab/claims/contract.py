@@ -143,6 +143,14 @@ class Claim(Plugin, ABC):
     columns: ClassVar[tuple[str, ...]] = ()
     """the columns of the table that it reads besides those of `longca.lab.claims.evidence.points`"""
 
+    @property
+    def source_text(self) -> str:
+        """The source, and how the claim is known where the source does not say that it is a text about the
+        study."""
+        if self.trust == "second-hand" and "text" in self.source.casefold():
+            return self.source
+        return f"{self.source} ({TRUSTS[self.trust]})"
+
     @abstractmethod
     def judge(self, table: pd.DataFrame) -> Verdict:
         """The verdict with repaired code and today's kernels, by records of one model of GPU.

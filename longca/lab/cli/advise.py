@@ -75,7 +75,7 @@ def command(
         str | None,
         typer.Option(
             help="Messages, by a name in config/hardware.yaml or a file of `longca probe`  [default: that of "
-            "the GPU; without one h200-copy-engines]",
+            "the GPU, beyond one node one between nodes; without a GPU h200-copy-engines or h200-nccl]",
             show_default=False,
         ),
     ] = None,
@@ -245,18 +245,19 @@ def _yaml(content: dict[str, Any]) -> str:
 
 def _check(advice: Advice, study: Path | None) -> str:
     """The command that measures the first options."""
+    from longca.lab.studies import layout
+
     gpus = advice.question.gpus
     per_node = advice.question.network.ranks_per_node
     file = study or Path("check.yaml")
     if gpus <= per_node:
         return f"longca run {file}"
-    return (
-        f"torchrun --nnodes {-(-gpus // per_node)} --nproc-per-node {min(per_node, gpus)} -m longca run "
-        f"{file}"
-    )
+    nodes, ranks = layout(gpus, per_node)
+    return f"torchrun --nnodes {nodes} --nproc-per-node {ranks} -m longca run {file}"
 
 
 def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
+    from longca.lab.advice import idle_text
     from longca.lab.store.text import format_bytes, number, percent
 
     question = advice.question
@@ -326,6 +327,10 @@ def _print(advice: Advice, top: int, study: Path | None, see_also: str) -> None:
         seed = f" in seed {advice.seeds[0]}" if drawn else ""
         limit = advice.best.prediction.limit
         print_filled(f"The first is {advice.best.candidate.how}{seed}; limited by {limit}.")
+        # the finding has said it of those in front
+        behind = [option for option in shown[1:] if not (option.tied and option.fits)]
+        if idle := idle_text(behind, question):
+            print_filled(idle)
     for measured in advice.measured:
         print_filled(f"{measured}.")
     for change in advice.changes:

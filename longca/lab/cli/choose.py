@@ -94,7 +94,7 @@ def command(
     from longca.core import UserError, parse_heads, unknown
     from longca.lab.cli.records import columns_of_runs
     from longca.lab.report.choose import COLUMNS
-    from longca.lab.report.decide import DIRECTIONS, answer, question_of
+    from longca.lab.report.decide import DIRECTIONS, WORDS, answer, question_of, refuse_second_mask
 
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS)
@@ -109,6 +109,7 @@ def command(
         )
     choice = mask_choice(mask)
     ((name, params),) = ({choice: {}} if isinstance(choice, str) else choice).items()
+    refuse_second_mask(mask, runs or [])
     num_q_heads, num_kv_heads = parse_heads(heads)
     question = question_of(
         name,
@@ -138,8 +139,12 @@ def command(
         print(f"skipped {problem}")
     if found.defaults:
         print_filled(f"Not given: {found.not_given}.")
-    if found.see_also:
-        print_command("By prediction:", found.see_also)
+    for each, predicts in found.see_also.items():
+        alike = [ranking for ranking in found.rankings if ranking.direction == each]
+        if alike and all(ranking.asks_draws for ranking in alike):
+            continue  # each of them has named the command of its own GPU
+        which = f", {WORDS[each]}" if len(found.see_also) > 1 else ""
+        print_command(f"By prediction{which}:", predicts)
 
 
 def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
@@ -170,7 +175,7 @@ def _print(ranking: CallRanking, also: tuple[str, ...]) -> None:
     )
     if ranking.is_drawn:
         print_filled(ranking.draws_text)
-        if ranking.over_draws and len(ranking.shared_draws) < 2:
+        if ranking.asks_draws:
             print_command("By prediction over draws:", ranking.over_draws)
     for reason, methods in _by_reason(ranking).items():
         print(textwrap.fill(f"{', '.join(methods)}: {reason}", width, subsequent_indent="  "))

@@ -21,11 +21,12 @@ def command(
             metavar="[RUN]...",
             show_default=False,
             help="A study, a folder of results, or files of records (.parquet, .json) [default: the records that come with the project]; a "  # noqa: E501
-            "number alone shows that claim",
+            "number alone shows that claim, several show these",
         ),
     ] = None,
     number: Annotated[
-        int | None, typer.Option("--number", "-n", help="Show this claim whole", show_default=False)
+        list[int] | None,
+        typer.Option("--number", "-n", help="Show this claim whole; may be repeated", show_default=False),
     ] = None,
     predicted: Annotated[
         bool,
@@ -47,14 +48,11 @@ def command(
     from longca.lab.claims import MEANINGS, READINGS, STUDY, all_claims, judged, summary
     from longca.lab.claims.evidence import COLUMNS
 
+    wanted = {int(run) for run in runs or [] if _is_number(run)} | set(number or ())
     if predicted:
-        _predicted(
-            {int(run) for run in runs or [] if _is_number(run)} | ({number} if number is not None else set()),
-            as_json,
-        )
+        _predicted(wanted, as_json)
         return
     sources = [run for run in runs or [] if not _is_number(run)]
-    wanted = {int(run) for run in runs or [] if _is_number(run)} | ({number} if number is not None else set())
     claims = all_claims()
     strange = sorted(wanted - {claim.number for claim in claims})
     if strange:
@@ -82,7 +80,9 @@ def command(
     for problem in problems:
         print(f"skipped {problem}")
     if wanted:
-        print("\n\n".join(_whole(claim, verdicts) for claim, verdicts in all_verdicts))
+        # each takes a page or two: what comes after the first is said at the top
+        counted = [_paragraph(f"{summary(verdicts for _, verdicts in all_verdicts)}.")] * (len(wanted) > 1)
+        print("\n\n".join([*counted, *(_whole(claim, verdicts) for claim, verdicts in all_verdicts)]))
         return
     defined = [
         _sentence("; ".join(f"{word}: {meaning}" for word, meaning in words.items()))
@@ -159,17 +159,10 @@ def _rows(claim: "Claim", verdicts: "Verdicts") -> list[str]:
     texts = [
         f"{_sentence(AS_STUDY)[:-1]}: {first.status}. {_sentence(first.finding + judged)}",
         f"{_sentence(REPAIRED)[:-1]}: {by_gpu}.",
-        f"Source: {_source(claim)}.",
+        f"Source: {claim.source_text}.",
     ]
     head = f"{claim.number:>2}  {first.status.upper()}, repaired {repaired.status.upper()}: "
     return [_paragraph(claim.sentence, head, 4), *(_paragraph(text, " " * 4, 4) for text in texts)]
-
-
-def _source(claim: "Claim") -> str:
-    """The source of a claim and how it is known."""
-    from longca.lab.claims import TRUSTS
-
-    return f"{claim.source} ({TRUSTS[claim.trust]})"
 
 
 def _sentence(text: str) -> str:
@@ -197,7 +190,7 @@ def _whole(claim: "Claim", verdicts: "Verdicts") -> str:
 
     parts = [
         ("Claim", claim.sentence),
-        ("Source", f"{_source(claim)}, {STUDY}"),
+        ("Source", f"{claim.source_text}, {STUDY}"),
         ("Overturned by", claim.overturned_by),
     ]
     lines = [f"{claim.number}. {claim.label}", *_labelled(parts)]

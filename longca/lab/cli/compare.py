@@ -64,7 +64,10 @@ def command(
         bool, typer.Option("--by-rate", help="Compare TFLOP/s even across models of GPUs")
     ] = False,
     fail_on: Annotated[
-        str, typer.Option(help="Exit code 1 if a cell is so: 'slower:5%,broke,incorrect'")
+        str,
+        typer.Option(
+            help="Exit code 1 if a cell is so, 2 if no cell could be compared: 'slower:5%,broke,incorrect'"
+        ),
     ] = "",
     show_all: Annotated[bool, typer.Option("--all", help="Show all changes, not the ten largest")] = False,
     markdown: Annotated[
@@ -132,6 +135,12 @@ def command(
             print(line)
     if failures:
         raise typer.Exit(1)
+    if conditions and not comparison.has_compared:  # a check that compares nothing must not pass
+        raise UserError(
+            "Nothing was compared, so that `--fail-on` decides nothing",
+            why=comparison.conclusion.rstrip("."),
+            todo="Give records with common cells, or loosen the filters",
+        )
 
 
 def _rule(tolerance: str, by_rate: bool) -> Rule:

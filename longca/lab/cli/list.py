@@ -5,10 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from longca.core import KINDS, Registry, unknown
-from longca.lab.cli.options import Json, line_width, print_json
+from longca.core import KINDS, Registry, UserError, unknown
+from longca.lab.cli.options import Json, line_width, only_given, print_json
 
 MATRIX = "matrix"
+OF_MATRIX = ("seqlen", "new_tokens", "heads", "head_dim", "dtype", "device")  # options of it alone
 # many, and asked for by themselves: the overview counts them
 MOST_NAMES_OF = "paper_figures", "claims", "figures"
 
@@ -18,6 +19,7 @@ def _plurals() -> list[str]:
 
 
 def command(
+    context: typer.Context,
     kind: Annotated[
         str | None,
         typer.Argument(
@@ -71,6 +73,14 @@ def command(
             new_tokens=new_tokens,
         )
         return
+    given = only_given(context)
+    # the values do not matter, but that they were given
+    ignored = [name for name in OF_MATRIX if given(name, True)]
+    if ignored:
+        raise UserError(
+            f"'--{ignored[0].replace('_', '-')}' is for the matrix of kernels and masks",
+            todo=f"Leave it out, or ask for `longca list {MATRIX}`",
+        )
     by_plural = {known.plural: known.name for known in KINDS.values()} | {
         known.name: known.name for known in KINDS.values()
     }

@@ -134,13 +134,25 @@ def main() -> None:
         _run(names)
 
 
+def _with_value(error: Any) -> str:
+    """The message of a wrong option or argument, with the value that was given: newer versions of typer leave
+    it out, and have it in the error of Pydantic that was the cause."""
+    message = str(error.format_message())
+    problems = getattr(error.__cause__, "errors", list)()
+    if not problems:
+        return message
+    value = repr(problems[0].get("input"))
+    message = message.partition(", unable to parse")[0].replace("Input should be", "it should be")
+    return message.replace("Invalid value for", f"Invalid value {value} for", 1)
+
+
 def _run(names: Sequence[str]) -> None:
     usage_error: Any = typer.BadParameter.__base__  # its package differs among versions of typer
     try:
         with until_reader_leaves(), escaped_output():
             sys.exit(build_app(names)(prog_name="longca", standalone_mode=False) or 0)
     except usage_error as error:
-        message = error.format_message()
+        message = _with_value(error)
         if type(error).__name__ == "NoArgsIsHelpError":
             print(message, file=sys.stderr)
         else:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from longca.lab.cli.options import open_study
-from longca.lab.store.load import COMMITTED, FILES, committed, holds_records, load, load_columns, tables_in
+from longca.lab.store.load import (
+    COMMITTED,
+    FILES,
+    committed,
+    holds_records,
+    load,
+    load_columns,
+    refuse_without_records,
+    tables_in,
+)
 from longca.lab.studies import load_study
 from longca.lab.studies.checkout import studies_folder
 
@@ -157,6 +166,8 @@ def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
         return _title(Path(source).stem), Path(source)
     if source is not None and holds_records(Path(source)):
         return _title(Path(source).name), Path(source)
+    if source is not None and not (studies_folder() / f"{source}.yaml").exists():
+        refuse_without_records(Path(source))
     _, study, folder = open_study(source, results=results)
     if not holds_records(folder) and (own := committed(study.name)):
         raise UserError(

@@ -106,6 +106,11 @@ class Comparison:
         """Outcome → number of attention cells, without zeros."""
         return _counted(self.attention)
 
+    @property
+    def has_compared(self) -> bool:
+        """True if some cell ran on a side and has a counterpart that it can be compared with."""
+        return bool(self.of(*TIMED, "broke", "fixed"))
+
     @cached_property
     def labels(self) -> Labels:
         return Labels(change.pair.cell for change in self.changes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from longca.lab.claims import TRUSTS, Claim, Status, Verdicts
+from longca.lab.claims import Claim, Status, Verdicts
 from longca.lab.paper.contract import Cells, Exhibit, Section
 from longca.lab.paper.facts import Coverage, Gallery
 from longca.lab.paper.links import Link
@@ -115,11 +115,6 @@ class Judged:
     """to the records behind the findings, of each verdict"""
     predicted: str = ""
     """what is predicted of it for many GPUs; never part of a verdict"""
-
-    @property
-    def known(self) -> str:
-        """The source of the claim: "a text about the paper"."""
-        return TRUSTS[self.claim.trust]
 
 
 @dataclass(frozen=True)

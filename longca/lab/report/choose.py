@@ -143,6 +143,11 @@ class CallRanking:
         return f"{' and '.join(self.devices)}, {WORDS[self.direction]}"
 
     @property
+    def asks_draws(self) -> bool:
+        """True if records have too few draws to tell the fastest, and there is a command that predicts."""
+        return bool(self.over_draws) and len(self.shared_draws) < 2
+
+    @property
     def draws_text(self) -> str:
         """Over how many draws it was taken, and in how many of them the first is the fastest; "" for a mask
         that is not drawn."""

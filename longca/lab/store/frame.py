@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from longca.core import UserError, check_installed
 from longca.lab.store.columns import COLUMNS
-from longca.lab.store.load import FILES, committed, holds_records, tables_in
+from longca.lab.store.load import FILES, committed, holds_records, refuse_without_records, tables_in
 from longca.lab.store.load import load as load_records
 from longca.lab.store.table import derived, in_order
 from longca.lab.store.text import plural
 from longca.lab.studies import load_config, load_study
+from longca.lab.studies.checkout import studies_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +102,8 @@ def _place(source: str | Path) -> Path:
     path = Path(source)
     if path.suffix in FILES or holds_records(path):
         return path
+    if not (studies_folder() / f"{source}.yaml").exists():
+        refuse_without_records(path)
     results = load_config().results
     own = committed(path.stem)
     if own and not holds_records(results / path.stem):

@@ -100,6 +100,17 @@ def committed(study: str = "*") -> list[Path]:
     return sorted(paths, key=lambda path: (path.parent.name not in FIRST, path.parent.name, path.name))
 
 
+def refuse_without_records(source: Path) -> None:
+    """Raises UserError for a file or folder that is there and is no source of records. A study's YAML file
+    is one."""
+    if source.exists() and source.suffix not in (".yaml", ".yml"):
+        raise UserError(
+            f"{'Folder' if source.is_dir() else 'File'} '{source}' holds no records",
+            why="records are in files that end in .parquet or .json, and in folders of results",
+            todo="Give one of these, or the name of a study",
+        )
+
+
 def tables_in(folder: Path) -> list[Path]:
     """The tables that lie in a folder, such as those of one model of GPU in `reports/`; [] for a folder of
     results, whose cells are read, and for what is no folder."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         USUAL_SEQLEN,
         Cell,
         check_new_tokens,
+        check_ranks,
         refuse_option_names,
         usual_corpus,
     )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     )
     from longca.lab.studies.select import Selection, loadable
     from longca.lab.studies.setting import SETTING_AXES, setting_distance
+    from longca.lab.studies.site import layout
     from longca.lab.studies.strategies import strategy_of
     from longca.lab.studies.study import Study, load_study, study_path
     from longca.lab.studies.tables import mask_table, sample_table
@@ -72,9 +74,11 @@ __all__ = [
     "case_id",
     "cell_mask",
     "check_new_tokens",
+    "check_ranks",
     "checkout",
     "facts",
     "fitting",
+    "layout",
     "load_config",
     "load_study",
     "loadable",

@@ -20,6 +20,7 @@ from longca.core import (
     Name,
     Named,
     UserError,
+    format_length,
 )
 
 InputValues = Literal["normal", "signs", "small", "constant"]
@@ -68,6 +69,17 @@ def refuse_option_names(params: Iterable[str]) -> None:
 def usual_corpus(seqlen: int) -> str:
     """The corpus of document lengths for sequences of so many tokens, where none is named."""
     return USUAL_CORPORA[max((start for start in USUAL_CORPORA if start <= seqlen), default=1)]
+
+
+def check_ranks(world: int, seqlen: int) -> None:
+    """Raises UserError for more ranks than tokens: tokens are divided, and ranks without any do nothing."""
+    if world > seqlen:
+        raise UserError(
+            f"A sequence of {format_length(seqlen)} token{'' if seqlen == 1 else 's'} cannot be divided "
+            f"among {world:,} GPUs",
+            why="tokens are divided, and each GPU needs one",
+            todo="Take fewer GPUs or more tokens",
+        )
 
 
 def check_new_tokens(count: int, seqlen: int) -> None:

@@ -60,7 +60,9 @@ def test_the_conclusion_comes_first_and_rows_fit_80_columns(longca, records):
     assert [int(claim[:2]) for claim in claims] == list(range(1, 24))
     for claim, shown in zip(all_claims(), claims, strict=True):
         shown = " ".join(shown.split())
-        assert claim.sentence in shown and f"Source: {claim.source} (a text about the paper)." in shown
+        assert claim.sentence in shown and f"Source: {claim.source}." in shown, (
+            "it says by itself that it is a text"
+        )
         assert "As the study has it: " in shown and "With repaired code and today's kernels: " in shown
 
 
@@ -81,6 +83,14 @@ def test_one_claim_is_shown_whole(longca, records):
     )
     assert all(part in repaired for part in parts), shown
     assert "and 1 more" not in shown and all(len(line) <= 80 for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("words", [(5, 7), ("-n", 5, "-n", 7), ("-n", 5, 7)])
+def test_several_claims_are_shown_whole_and_counted_first(longca, records, words):
+    shown = longca("claims", *words, records).stdout
+    assert shown.startswith("2 claims, as the study has it: ")
+    heads = [line for line in shown.splitlines() if re.match(r"[0-9]+\. ", line)]
+    assert [head.partition(".")[0] for head in heads] == ["5", "7"]
 
 
 def test_json_has_everything(longca, records):

@@ -23,6 +23,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "a", folder / "b"
 
 
+def test_a_check_that_compares_nothing_does_not_pass(longca, runs, tmp_path):
+    """Without conditions it is an answer like others."""
+    export([timed(asked=cell(mask="shared_question"))], tmp_path / "other")
+    for options, code in (((), 0), (("--fail-on", "broke"), 2), (("--fail-on", "new"), 1)):
+        done = longca("compare", runs[0], tmp_path / "other", *options)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert ("Nothing was compared" in done.stderr) == (code == 2)
+        assert len(done.stderr.strip().splitlines()) == (code == 2)
+    assert longca("compare", runs[0], runs[0], "--fail-on", "broke").returncode == 0
+
+
 def test_conclusion_first_and_80_columns(longca, runs):
     done = longca("compare", *runs, COLUMNS="80")
     lines = done.stdout.splitlines()

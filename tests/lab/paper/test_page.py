@@ -54,7 +54,7 @@ def test_each_claim_has_both_verdicts_and_says_how_it_is_known(text: str, page: 
     assert f'href="{STUDY}"' in section and all(meaning in section for meaning in MEANINGS.values())
     articles = section.split("<article")[1:]
     for claim, article in zip(all_claims(), articles, strict=True):
-        assert f"Source: {claim.source} (a text about the paper).".replace("'", "&#39;") in article
+        assert f"Source: {claim.source}.".replace("'", "&#39;") in article
         assert (
             "As the study has it: " in article and "With repaired code and today&#39;s kernels: " in article
         )

@@ -85,7 +85,7 @@ def test_choose_answers_for_one_of_them_and_names_the_other_where_it_cannot(tabl
     assert [ranking.methods[0][0] for ranking in square.rankings] == ["flex"]
     assert [ranking.methods[0][0] for ranking in chunk.rankings] == ["sdpa"]
     assert "128 of them new" in chunk.rankings[0].setting and "new" not in square.rankings[0].setting
-    assert "--new-tokens 128" in chunk.see_also
+    assert "--new-tokens 128" in chunk.see_also["fwd"]
     with pytest.raises(UserError, match="the nearest have 128 of them new; all of them new"):
         answer(table, question_of("causal", **asked, new_tokens=256), "fwd")
     with pytest.raises(UserError, match="1 new token would be decoding"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longca.core import (
@@ -15,10 +17,27 @@ from longca.core import (
     whole_number,
 )
 from longca.lab.report.choose import CallQuestion
-from longca.lab.studies import USUAL_DTYPE, USUAL_HEAD_DIM, USUAL_HEADS, USUAL_SEQLEN, check_new_tokens
+from longca.lab.studies import (
+    USUAL_DTYPE,
+    USUAL_HEAD_DIM,
+    USUAL_HEADS,
+    USUAL_SEQLEN,
+    check_new_tokens,
+    check_ranks,
+)
+from longca.lab.studies.checkout import studies_folder
 
 if TYPE_CHECKING:
     from longca.masks import Mask
+
+
+def refuse_second_mask(mask: str, sources: Iterable[object]) -> None:
+    """Raises UserError for a source of records that is the name of a mask, and of nothing else."""
+    for source in sources:
+        if not isinstance(source, str) or source.partition(":")[0] not in Registry("mask").names():
+            continue
+        if not Path(source).exists() and not (studies_folder() / f"{source}.yaml").exists():
+            raise UserError(f"Two masks are given, {mask!r} and {source!r}", todo="Name one")
 
 
 def question_of(
@@ -69,6 +88,7 @@ def question_of(
         raise UserError(str(error)) from None
     num_q_heads, num_kv_heads = given_heads(num_q_heads, num_kv_heads, USUAL_HEADS)
     gpus = whole_number("The number of GPUs", 1 if gpus is None else gpus)
+    check_ranks(gpus, tokens)
     head_dim = whole_number("The head dim", USUAL_HEAD_DIM if head_dim is None else head_dim)
     taken = {
         "tokens": format_length(tokens),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import UserError, check_installed, unknown
 from longca.lab.ranking.sentences import place_text
 from longca.lab.report.choose import COLUMNS, CallQuestion, nearest_settings, rankings, rankings_by_study
-from longca.lab.report.decide.call_question import question_of
+from longca.lab.report.decide.call_question import question_of, refuse_second_mask
 from longca.lab.report.decide.league import backward_only, proven_rows
 from longca.lab.report.decide.totals import TOTAL
 from longca.lab.studies import (
@@ -54,8 +54,8 @@ class Choice:
     """questions of other directions that no record answers"""
     problems: tuple[UnusableFile, ...] = ()
     """files that could not be read"""
-    see_also: str = ""
-    """the command that predicts the same"""
+    see_also: Mapping[str, str] = field(default_factory=dict)
+    """by direction, the command that predicts the same"""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """by the name of the command's option or of the mask's parameter, the value of what was left out"""
 
@@ -84,7 +84,7 @@ class Choice:
             "unanswered": list(self.unanswered),
             "problems": [vars(problem) for problem in self.problems],
             "defaults": dict(self.defaults),
-            "see_also": self.see_also,
+            "see_also": dict(self.see_also),
         }
 
     def _repr_html_(self) -> str:
@@ -169,6 +169,7 @@ def choose(
         params=params,
         new_tokens=new_tokens,
     )
+    refuse_second_mask(question.mask, sources)
     table, problems = load_columns(places_of(*sources), COLUMNS)
     return answer(table, question, direction, gpu=gpu, together=bool(sources), problems=problems)
 
@@ -220,7 +221,9 @@ def answer(
         tuple(aside for _, aside in found),
         tuple(unanswered),
         tuple(problems),
-        "" if question.deterministic else advise_command(question, direction, gpu),
+        {}
+        if question.deterministic
+        else {each: advise_command(question, each, gpu) for each in DIRECTIONS[direction]},
         _defaults(questions[0], [ranking for ranking, _ in found], is_given or question.deterministic),
     )
 
@@ -260,8 +263,8 @@ def _defaults(question: CallQuestion, rankings: list[CallRanking], direction_giv
     return {name: value for name, value in taken.items() if value}
 
 
-def advise_command(question: CallQuestion, direction: str = "both", gpu: str | None = None) -> str:
-    """The command that predicts a question, for the GPU of that name."""
+def advise_command(question: CallQuestion, direction: str, gpu: str | None = None) -> str:
+    """The command that predicts a question in one direction, or the sum of both, for the GPU of that name."""
     import shlex
 
     from longca.core import format_length
@@ -295,6 +298,12 @@ def advise_command(question: CallQuestion, direction: str = "both", gpu: str | N
     )
 
 
+def _predicting(question: CallQuestion, direction: str, gpu: str | None) -> str:
+    """The clause with the commands that predict a question, each direction by itself."""
+    first, *others = [f"`{advise_command(question, each, gpu)}`" for each in DIRECTIONS[direction]]
+    return f"{first} predicts it forward and `-d bwd` backward" if others else f"{first} predicts it"
+
+
 def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str, gpu: str | None) -> UserError:
     asked = table[table.direction == question.direction] if direction == "both" else table
     others = rankings(asked, replace(question, corpus=None)) if question.corpus else []
@@ -307,7 +316,7 @@ def _no_record(table: pd.DataFrame, question: CallQuestion, direction: str, gpu:
         if question.deterministic and question.world == 1
         else "Every strategy over `band` is deterministic: leave the option out, and read the rows of `band`"
         if question.deterministic
-        else f"`{advise_command(question, direction, gpu)}` predicts it, `longca run` measures it"
+        else f"{_predicting(question, direction, gpu)}, `longca run` measures it"
     )
     both = direction == "both" and question.direction == "fwd"
     setting = str(question).replace(" · forward", " · forward or backward" if both else " · forward")

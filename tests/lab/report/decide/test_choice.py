@@ -44,7 +44,9 @@ def test_each_direction_has_a_ranking(file: str):
     assert len(repr(answer)) < 400 and "fa3" in repr(answer) and len(answer._repr_html_()) < 4000
     [forward] = longca.choose("causal", file, seqlen=16384, direction="fwd").rankings
     assert forward == answer.rankings[0]
-    assert answer.to_dict()["see_also"] == "longca advise -m causal -s 16K --gpu h200"
+    assert answer.to_dict()["see_also"] == {
+        direction: f"longca advise -m causal -s 16K -d {direction} --gpu h200" for direction in ("fwd", "bwd")
+    }, "advice about both would be about their sum"
 
 
 def test_documents_are_of_the_usual_corpus_where_it_was_measured(file: str):
@@ -74,8 +76,9 @@ def test_what_is_left_out_is_named(file: str):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     ({"seqlen": "24K"}, "bf16 · forward or backward: the nearest have 16K tokens. Ask for one of these; "
-                        "`longca advise -m causal -s 24K` predicts it"),
-    ({"seqlen": "16K", "gpus": 4}, "`longca advise -m causal -s 16K -w 4` predicts it"),
+                        "`longca advise -m causal -s 24K -d fwd` predicts it forward"),
+    ({"seqlen": "16K", "gpus": 4}, "`longca advise -m causal -s 16K -d fwd -w 4` predicts it forward and "
+                                   "`-d bwd` backward, `longca run` measures it"),
     ({"seqlen": "16K", "gpu": "b200"}, "No record is of GPU 'b200': they are of NVIDIA H200. `longca advise "
                                        "--gpu 'B200'` predicts it"),
     ({"seqlen": "16K", "gpu": "mi300"}, "they are of NVIDIA H200. Give one of these"),
@@ -154,7 +157,7 @@ def test_forward_and_backward_together_are_ranked_by_the_sum_of_their_times(tmp_
     assert together.missing == [("flashinfer", "backward unsupported", "has no backward")]
     assert "forward and backward together" in together.setting and "1 could not" in together.finding
     assert json.loads(json.dumps(answer.to_dict()))["rankings"][0]["direction"] == "fwd+bwd"
-    assert answer.see_also == "longca advise -m causal -s 16K", "advice about both is about their sum"
+    assert answer.see_also == {"fwd+bwd": "longca advise -m causal -s 16K"}, "which is about their sum"
     with pytest.raises(UserError, match=r"forward and backward together: the nearest have 16K tokens"):
         longca.choose("causal", file, seqlen="8K", direction="fwd+bwd")
 
