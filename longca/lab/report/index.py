@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from longca.core import VERSION
 from longca.lab.report.content.earlier import COLUMNS as EARLIER
 from longca.lab.report.content.earlier import earlier_note
+from longca.lab.report.content.method_notes import folder_of_documents
 from longca.lab.report.look.colours import theme
 from longca.lab.report.look.template import page_templates, static_text
 from longca.lab.store import replace_file
@@ -90,6 +91,7 @@ def write_index(folder: Path) -> Path | None:
             study=study,
             devices=_by_device(rows),
             problems=problems,
+            documents=folder_of_documents(target),
             theme=theme(),
             css=static_text("report.css"),
             generator=VERSION,
