@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import by_numbers
 from longca.lab.ranking.table import RATE, counted, is_beside, is_played, resolutions_of, with_measurements
 from longca.lab.ranking.table import points as ranked_points
-from longca.lab.report.labels import PAPER_COMPAT, is_of_paper, join, mask_names, params_of
+from longca.lab.report.look.labels import PAPER_COMPAT, is_of_paper, join, mask_names, params_of
 from longca.lab.store.table import is_ranked, new_texts
 from longca.lab.store.text import number, plural, rate_scale
 

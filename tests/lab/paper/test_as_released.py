@@ -13,9 +13,9 @@ from longca.core.schema import AS_RELEASED
 from longca.lab.paper.build import build_paper, exhibits
 from longca.lab.paper.contract import PaperTable
 from longca.lab.paper.repairs import REPAIRS
-from longca.lab.report.as_released import effect, ordinal, pairs, rank_change
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import draw
+from longca.lab.report.questions.as_released import effect, ordinal, pairs, rank_change
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import OutOfMemory, Unsupported

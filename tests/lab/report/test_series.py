@@ -1,6 +1,6 @@
 """Labels of masks and settings, their order, and units of rates."""
 
-from longca.lab.report.labels import short_labels
+from longca.lab.report.look.labels import short_labels
 from longca.lab.report.series import labelled, mask_order, rate_unit
 from longca.lab.store.table import derived
 from tests.helpers.records import quick_study, record

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.claims import STUDY_GPU
 from longca.lab.report.content.earlier import is_earlier
-from longca.lab.report.labels import join
+from longca.lab.report.look import join
 from longca.lab.report.rates import RATE
 from longca.lab.report.series import attention, labelled, points, rankable, with_beside
 from longca.lab.store.text import plural

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.paper.repairs import REPAIRS
-from longca.lab.report.as_released import effect, ordinal, pairs, rank_change, slowdown
 from longca.lab.report.look import BAD, GROUND, INK, MUTED, NARROW_IN, POINTS, RULE, panel_tag
+from longca.lab.report.questions.as_released import effect, ordinal, pairs, rank_change, slowdown
 from longca.lab.store.text import number, plural, short_device
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.paper.analysis.select import devices_apart
 from longca.lab.paper.contract import Cells, PaperTable
-from longca.lab.report.as_released import ordinal, pairs
+from longca.lab.report.questions.as_released import ordinal, pairs
 from longca.lab.store.text import distinct_names, format_bytes, number, plural
 
 if TYPE_CHECKING:

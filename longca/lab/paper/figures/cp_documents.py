@@ -8,7 +8,7 @@ from longca.core import format_length
 from longca.lab.paper.analysis.select import parallel, rates
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.report import at_largest, standings_of
-from longca.lab.report.labels import join
+from longca.lab.report.look import join
 from longca.lab.report.rates import draw_rates
 from longca.lab.report.series import DIRECTIONS, without_repeats
 from longca.lab.store.text import names, number, plural

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from longca.core import format_length
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.report.labels import join
-from longca.lab.report.look import GROUND, MUTED
-from longca.lab.report.power import VALUES, power, values_finding
+from longca.lab.report.look import GROUND, MUTED, join
+from longca.lab.report.questions.power import VALUES, power, values_finding
 from longca.lab.report.series import DIRECTIONS, grouped
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from longca.core import format_length
 from longca.lab.paper.contract import Cells, PaperTable
-from longca.lab.report.labels import join
-from longca.lab.report.power import SETTING, VALUES, pace_finding, power
+from longca.lab.report.look import join
+from longca.lab.report.questions.power import SETTING, VALUES, pace_finding, power
 from longca.lab.report.series import grouped
 from longca.lab.store.text import number
 

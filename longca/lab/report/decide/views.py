@@ -20,8 +20,8 @@ from longca.lab.ranking.sentences import (
 )
 from longca.lab.report.decide.cases import CaseKey, Cases, cases
 from longca.lab.report.decide.heat_map import ALONE, ColumnFoot, HeatMap, Placed, Switches
-from longca.lab.report.decide.question import own_finding
-from longca.lab.report.labels import params_of
+from longca.lab.report.look.labels import params_of
+from longca.lab.report.questions.own import own_finding
 from longca.lab.report.series import DIRECTIONS, labelled, mask_order
 from longca.lab.store.table import is_ranked
 from longca.lab.store.text import plural

@@ -3,8 +3,8 @@
 import pytest
 
 from longca.lab.report.decide.predicted import with_predictions
-from longca.lab.report.decide.question import own_finding
 from longca.lab.report.decide.views import decision
+from longca.lab.report.questions.own import own_finding
 from longca.lab.store.table import derived
 from tests.helpers.committed import committed
 

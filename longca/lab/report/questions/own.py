@@ -21,12 +21,12 @@ def own_finding(table: pd.DataFrame) -> str:
     table = table.copy(deep=False)
     table.attrs = {}  # parts are labelled anew, without rows of play-offs
     if table.kernel.astype(str).str.startswith(AS_RELEASED).any():
-        from longca.lab.report.as_released import pairs, slowdown
+        from longca.lab.report.questions.as_released import pairs, slowdown
 
         both = pairs(table)
         return "; ".join(slowdown(both)) if both.ratio.notna().any() else ""
     if (table.input_values != "normal").any() or table.sustained.astype(bool).any():
-        from longca.lab.report.power import effects, power, values_finding
+        from longca.lab.report.questions.power import effects, power, values_finding
 
         data = power(table)
         return values_finding(data) if len(data) and effects(data) else ""
