@@ -7,6 +7,7 @@ import argparse
 import functools
 import json
 import re
+import subprocess
 import sys
 import urllib.request
 from collections import defaultdict
@@ -17,8 +18,6 @@ from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
-# 65 MB that `make paper` writes and nobody commits, as the study's page says
-MADE = {ROOT / f"reports/paper/data/records.{ending}" for ending in ("parquet", "csv", "json")}
 _MARKDOWN = re.compile(r'\]\(([^)\s]+)\)|(?:src|href|srcset)="([^"]+)"|<(https?://[^>\s]+)>')
 _HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}")
 _OF_RECORD = re.compile(r"cell-([0-9a-f]{16})(?:-\d+)?")
@@ -43,21 +42,58 @@ def links(page: Path) -> list[str]:
 
 
 def dead(page: Path) -> Iterator[str]:
-    """Links of a page to files, headings and records that are not there, and addresses that are malformed."""
-    for address in links(page):
-        parts = urlsplit(address)
+    """Links of a page to files, headings and records that are not there, or that no clone has since git
+    ignores them, and addresses that are malformed."""
+    addresses = {address: urlsplit(address) for address in links(page)}
+    files = {
+        address: (page.parent / unquote(parts.path)).resolve() if parts.path else page
+        for address, parts in addresses.items()
+        if not (parts.scheme or parts.netloc)
+    }
+    left_out = _ignored(page.resolve().parent, set(files.values()))
+    for address in addresses:
+        parts = addresses[address]
         if parts.scheme or parts.netloc:
             reason = malformed(address)
             if reason:
                 yield f"{_name(page)}: {address} {reason}"
             continue
-        file = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-        if not file.exists() and file not in MADE:
+        file = files[address]
+        if file in left_out:
+            yield f"{_name(page)}: {address} is ignored by git, so that no clone has it"
+        elif not file.exists():
             yield f"{_name(page)}: {address} is not there"
         elif (
             parts.fragment and file.suffix in (".md", ".html") and not _answers(file, unquote(parts.fragment))
         ):
             yield f"{_name(page)}: {address} has nothing of that name"
+
+
+def _ignored(folder: Path, files: set[Path]) -> set[Path]:
+    """Those of the files that git ignores, whether they are there or not; none outside of a checkout."""
+    root = _checkout(folder)
+    inside = sorted(str(file) for file in files if root and file.is_relative_to(root))
+    if not inside:
+        return set()
+    asked = subprocess.run(
+        ["git", "-C", folder, "check-ignore", "-z", "--stdin"],
+        input="\0".join(inside),
+        capture_output=True,
+        text=True,
+        check=False,  # 1: it ignores none of them
+    )
+    return {Path(name) for name in asked.stdout.split("\0") if name}
+
+
+@functools.cache
+def _checkout(folder: Path) -> Path | None:
+    try:
+        told = subprocess.run(
+            ["git", "-C", folder, "rev-parse", "--show-toplevel"], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:  # without git there is no checkout
+        return None
+    return Path(told.stdout.rstrip("\n")) if not told.returncode else None
 
 
 def external() -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 """Links of all committed pages lead somewhere, and those to other sites are well-formed and listed here."""
 
+import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -73,6 +74,21 @@ def test_a_dead_link_is_seen(folder: Path, address: str, said: str, ending: str)
     source = folder / f"source.{ending}"
     source.write_text(text, encoding="utf-8")
     assert [link.partition(f"{address} ")[2] for link in dead(source)] == ([said] if said else [])
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_link_to_a_file_that_git_ignores_is_dead(tmp_path: Path, is_there: bool) -> None:
+    """A clone lacks the file, whether or not it lies here."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("/made.*\n")
+    for name in ("kept.csv", "made.csv")[: 1 + is_there]:
+        (tmp_path / name).touch()
+    page = tmp_path / "page.html"
+    page.write_text('<a href="made.csv">words</a><a href="kept.csv">words</a><a href="../else.csv">words</a>')
+    assert [link.partition("made.csv")[2] for link in dead(page) if "made.csv" in link] == [
+        " is ignored by git, so that no clone has it"
+    ]
+    assert not any("kept.csv" in link for link in dead(page))
 
 
 def test_mail_and_data_are_no_sites() -> None:

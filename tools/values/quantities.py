@@ -260,7 +260,7 @@ def area(mask: str, seqlen: int) -> int:
 
 def sustained_gain(gpu: Gpu, values: str) -> float:
     """Rate of sustained calls on other inputs over that on standard normal ones: the median over settings."""
-    from longca.lab.paper.analysis.power import effects, power
+    from longca.lab.report.questions.power import effects, power
 
     return next(effect.rate for effect in effects(power(gpu.table("power"))) if effect.values == values)
 

@@ -20,6 +20,7 @@ LONGEST = 240  # characters of a finding: three lines of a terminal
 # of a finding: all; no ratios; what holds without numbers; its methods as a number; its parts as a number
 DETAILS = (0, 1, 2, 3, 4)
 MOST_NAMED = 2  # methods that are named even so
+UNMEASURED = "not measured"
 Status = Literal["holds", "holds with exceptions", "contradicted", "open"]
 HOLDS: Status = "holds"
 EXCEPTIONS: Status = "holds with exceptions"
@@ -65,7 +66,7 @@ class Part:
     """the method that a part with a topic is about"""
     ratios: str = ""
     """the least and the most of what a part with a topic compares"""
-    absent: str = "not measured"
+    absent: str = UNMEASURED
     """the reason why a part with a topic has no observations"""
 
     @property
@@ -226,15 +227,25 @@ def _phrases(parts: Iterable[Part], detail: int) -> list[str]:
     phrases = []
     for those in of_topic.values():
         topic = those[0].topic
-        phrases += [f"{topic} {text}" for text in _methods(those, detail)] if topic else [those[0].told]
+        phrases += [*_of_topic(topic, those, detail)] if topic else [those[0].told]
     return phrases
 
 
-def _methods(parts: Sequence[Part], detail: int) -> Iterable[str]:
-    """The methods of one topic: those that were observed enough, those of too few settings, those without
-    observations. With little detail, methods without exceptions are told together."""
-    few = [part for part in parts if part.is_few]
+def _of_topic(topic: str, parts: Sequence[Part], detail: int) -> Iterable[str]:
+    """The sentence of a topic about methods with observations, then those without: a reader of the beginning
+    alone must not take a topic for a finding that nobody measured."""
+    yield from (f"{topic} {text}" for text in _methods(parts, detail))
     absent = [part for part in parts if not part.observations]
+    if absent:
+        names = f"{topic} {_names(absent, detail)}"
+        reason = absent[0].absent
+        yield f"it is {reason} whether {names}" if reason == UNMEASURED else f"{names} ({reason})"
+
+
+def _methods(parts: Sequence[Part], detail: int) -> Iterable[str]:
+    """The methods of one topic: those that were observed enough, those of too few settings. With little
+    detail, methods without exceptions are told together."""
+    few = [part for part in parts if part.is_few]
     known = [part for part in parts if part.observations and not part.is_few]
     alike = [part for part in known if part.status == HOLDS] if detail > DETAILS[1] else []
     told = [part.brief(detail) for part in known if part not in alike]
@@ -245,8 +256,6 @@ def _methods(parts: Sequence[Part], detail: int) -> Iterable[str]:
     if few:
         names = _names(few, detail) if detail > DETAILS[2] else ", ".join(part.brief(detail) for part in few)
         yield f"{names} ({few[0].least} settings decide)"
-    if absent:
-        yield f"{_names(absent, detail)} ({absent[0].absent})"
 
 
 def _names(parts: Sequence[Part], detail: int) -> str:

@@ -282,11 +282,13 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
     if played != total:
         opening += f". {f'{played} of them {was(played)}' if played else 'No case was'} played off"
         opening += _won_text(compared) if played else ""
-    protocols = protocols_of(compared)
-    opening += f". {protocols}" if protocols else ""
-    if ordered and ordered[0][1] == len(standings):
+    rested = sum(case.num_rested for case in compared.values())
+    if protocols_of(compared):
+        every = plural(sum(case.num_cases for case in compared.values()), "case")
+        opening += f". {rested:,} of {every} {was(rested)} measured by the protocol with rests"
+    if ordered and ordered[0][1] == total:
         return f"{opening}."
-    return f"{opening}. {everywhere_text(tallies(standings), len(standings), thing)}"
+    return f"{opening}. {everywhere_text(tallies(compared), total, thing)}"
 
 
 def _won_text(standings: Mapping[Any, Standing]) -> str:

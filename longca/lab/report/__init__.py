@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING
 from longca.core.lazy import face
 
 if TYPE_CHECKING:
-    from longca.lab.report import build, choose, content, decide, look, panels, rates, series, tables
+    from longca.lab.report import (
+        build,
+        choose,
+        content,
+        decide,
+        look,
+        panels,
+        questions,
+        rates,
+        series,
+        tables,
+    )
     from longca.lab.report.contract import Figure
     from longca.lab.report.findings import at_largest, span_text, standings_of, uncompared_text
     from longca.lab.report.index import write_index
@@ -26,6 +37,7 @@ __all__ = [
     "merged_json",
     "panels",
     "points_json",
+    "questions",
     "rates",
     "series",
     "span_text",

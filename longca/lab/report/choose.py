@@ -15,7 +15,8 @@ from longca.lab.report.content.earlier import is_earlier
 from longca.lab.report.decide.heat_map import HeatMap, Placed
 from longca.lab.report.decide.totals import TOTAL, WORDS, total_views
 from longca.lab.report.decide.views import decision
-from longca.lab.report.series import DIRECTIONS, RESOLUTIONS, join, labelled
+from longca.lab.report.look.labels import join
+from longca.lab.report.series import DIRECTIONS, RESOLUTIONS, labelled
 from longca.lab.store.table import is_ranked
 from longca.lab.studies import SETTING_AXES as AXES
 from longca.lab.studies import setting_distance, usual_corpus

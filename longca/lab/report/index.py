@@ -91,7 +91,7 @@ def write_index(folder: Path) -> Path | None:
             study=study,
             devices=_by_device(rows),
             problems=problems,
-            project=folder_of_documents(target),
+            documents=folder_of_documents(target),
             theme=theme(),
             css=static_text("report.css"),
             generator=VERSION,

@@ -10,9 +10,10 @@ import numpy as np
 
 from longca.core import by_numbers
 from longca.lab.report.findings import leaders
+from longca.lab.report.look.labels import join, short_labels
 from longca.lab.report.look.style import MUTED, POINTS
 from longca.lab.report.look.tags import title_tag
-from longca.lab.report.series import POINT, join, mask_order, short_labels
+from longca.lab.report.series import POINT, mask_order
 from longca.lab.store.text import number
 from longca.lab.studies.samples import NOISY
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from longca.core import format_length
 from longca.lab.report.look.dot_rows import marked_rows, marks
+from longca.lab.report.look.labels import short_labels
 from longca.lab.report.panels import MASK, PANEL, draw_panels, in_panel_order
-from longca.lab.report.series import attention, labelled, points, rankable, rate_unit, short_labels
+from longca.lab.report.series import attention, labelled, points, rankable, rate_unit
 from longca.lab.store.text import percent
 from longca.lab.studies.samples import NOISY
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from longca.core import by_numbers
 from longca.lab.ranking.table import RATE, counted, is_beside, is_played, resolutions_of, with_measurements
 from longca.lab.ranking.table import points as ranked_points
+from longca.lab.report.look.labels import PAPER_COMPAT, is_of_paper, join, mask_names, params_of
 from longca.lab.store.table import is_ranked, new_texts
-from longca.lab.store.text import distinct_names, number, plural, rate_scale
+from longca.lab.store.text import number, plural, rate_scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,10 +29,8 @@ LABELLED = "labelled"
 BESIDE = "beside"  # table attribute: rows of play-offs and repeats of the same cells
 RESOLUTIONS = "resolutions"  # attribute of a table and its parts: resolutions of all comparisons of rows
 POINT = "point"  # the column of points for ranking rates
-PAPER_COMPAT = "paper_compat=True"
 NEW = "new_choice"  # named even where all rows agree
 CALL = {"heads": "{} heads", "head_dim": "D {}", "dtype": "{}", NEW: "{}"}
-SEPARATOR = " · "  # of the parts of a label
 _NUMBERED = re.compile(r"\b([0-9a-f]{16})-\d+\b")
 SETTING = {"device_choice": "{}", **CALL, "corpus_choice": "{}"}
 
@@ -123,7 +123,7 @@ def _with_labels(table: pd.DataFrame) -> pd.DataFrame:
         f"{q}:{kv}" for q, kv in zip(table.num_q_heads.tolist(), table.num_kv_heads.tolist(), strict=True)
     ]
     keys = list(zip(table["mask"], table.mask_params, strict=True))
-    names = _mask_names(dict.fromkeys(keys))  # large studies have many cells but few masks
+    names = mask_names(dict.fromkeys(keys))  # large studies have many cells but few masks
     table["mask_variant"], table["mask_label"] = (
         [names[key].variant for key in keys],
         [names[key].label for key in keys],
@@ -152,56 +152,9 @@ def _differing(table: pd.DataFrame, forms: Mapping[str, str]) -> list[str]:
     return [join(*row) for row in zip(*parts, strict=True)] if parts else [""] * len(table)
 
 
-def params_of(text: str) -> dict[str, str]:
-    """The parameters of a mask: "window=1024, sink=4"."""
-    return dict(pair.split("=", 1) for pair in text.split(", ") if pair)
-
-
-class _MaskName(NamedTuple):
-    variant: str
-    detail: str
-    """the variant, with the requested density if masks of that name differ in it"""
-    label: str
-
-
-def _mask_names(masks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], _MaskName]:
-    """The names of masks with their parameters as texts."""
-    params = {key: params_of(key[1]) for key in masks}
-    values: dict[tuple[str, str], set[str]] = {}
-    for (mask, _), given in params.items():
-        for name, value in given.items():
-            values.setdefault((mask, name), set()).add(value)
-    names = {}
-    for (mask, text), given in params.items():
-        differing = {name: value for name, value in given.items() if len(values[mask, name]) > 1}
-        density = differing.pop("density", None)
-        shown = {
-            name: "" if value == "True" else f" {value}"
-            for name, value in differing.items()
-            if value != "False"
-        }
-        variant = " · ".join(f"{name.replace('_', ' ')}{value}" for name, value in shown.items())
-        detail = join(variant, f"density {density}" if density else "")
-        names[mask, text] = _MaskName(variant, detail, join(mask, detail))
-    return names
-
-
-def join(*parts: str) -> str:
-    """The non-empty parts as one label."""
-    return SEPARATOR.join(part for part in parts if part)
-
-
-def short_labels(labels: Iterable[str]) -> dict[str, str]:
-    """Label of `join` → the same with short names of GPUs, for titles with little room."""
-    parts = {label: label.split(SEPARATOR) for label in dict.fromkeys(labels)}
-    gpus = {part for of_label in parts.values() for part in of_label if part.startswith("NVIDIA ")}
-    names = distinct_names(sorted(gpus))
-    return {label: join(*(names.get(part, part) for part in of_label)) for label, of_label in parts.items()}
-
-
 def mask_order(table: pd.DataFrame) -> list[str]:
     """Mask labels from the densest to the sparsest within each family; labels of one name are adjacent,
-    sorted by requested density."""
+    sorted by requested density, and those of LongCA-bench's released code come after the others."""
     masks = (
         table.groupby(["mask_family", "mask", "mask_label"], sort=True)[["density", "mask_density_asked"]]
         .mean()
@@ -211,11 +164,11 @@ def mask_order(table: pd.DataFrame) -> list[str]:
     masks["share"] = masks.mask_density_asked.fillna(masks.density)
     masks["family"] = [FAMILIES.index(name) for name in masks.mask_family]
     masks["of_name"] = masks.groupby("mask").density.transform("mean")
-    # so that 64 precedes 128
-    masks["numbers"] = [tuple(map(int, re.findall(r"\d+", label))) for label in masks.mask_label]
+    masks["of_paper"] = [is_of_paper(label) for label in masks.mask_label]
+    masks["numbers"] = masks.mask_label.map(by_numbers)  # so that 64 precedes 128
     return masks.sort_values(
-        ["family", "of_name", "mask", "share", "numbers", "mask_label"],
-        ascending=[True, False, True, False, True, True],
+        ["family", "of_name", "mask", "of_paper", "share", "numbers"],
+        ascending=[True, False, True, True, False, True],
     ).mask_label.tolist()
 
 
@@ -236,6 +189,16 @@ def is_repeat(data: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     }
     others = data.mask_label.isin(of_paper)
     return others & data["mask"].isin(set(data["mask"][~others]))
+
+
+def without_repeats(data: pd.DataFrame) -> pd.DataFrame:
+    """The points of a figure that its counts are of: all but those that `is_repeat` tells, by their label.
+
+    Args:
+        data: points with the columns mask and detail.
+    """
+    others = data.detail.map(is_of_paper).astype(bool)
+    return data.loc[~(others & data["mask"].isin(set(data["mask"][~others])))]
 
 
 def points(
@@ -384,3 +347,8 @@ def plain_ids(cell_ids: str) -> str:
 def sampled(data: pd.DataFrame) -> str:
     """The amount of data in a figure: "231 cells, 1,155 samples"."""
     return f"{plural(int(data.num_cells.sum()), 'cell')}, {plural(int(data.num_samples.sum()), 'sample')}"
+
+
+def grouped(data: pd.DataFrame, by: list[str], *, sort: bool = True) -> Iterable[tuple[Any, pd.DataFrame]]:
+    """The groups of rows that are alike in `by`, each after its values of these columns."""
+    return data.groupby(by, sort=sort)

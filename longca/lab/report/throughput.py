@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import at_largest, leaders_text, place_text, standings_of
 from longca.lab.report.rates import OFF_THE_LINE, draw_rates, rate_points
+from longca.lab.report.series import without_repeats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,5 +45,5 @@ class Throughput(Figure):
 
 
 def _judged(data: pd.DataFrame) -> dict[tuple[Any, ...], Standing]:
-    chosen = at_largest(standings_of(data, ["mask_label", "setting", "seqlen"]))
+    chosen = at_largest(standings_of(without_repeats(data), ["mask_label", "setting", "seqlen"]))
     return {key: case for key, (_, case) in chosen.items()}

@@ -10,7 +10,8 @@ from longca.lab.ranking import Standing, mean_standing
 from longca.lab.ranking.sentences import field_text, lead_text, other_protocol_text, relation_text
 from longca.lab.report.decide.cases import cases
 from longca.lab.report.findings import at_largest
-from longca.lab.report.series import DIRECTIONS, FAMILIES, Unit, join, labelled, mask_order, rate_unit
+from longca.lab.report.look.labels import join
+from longca.lab.report.series import DIRECTIONS, FAMILIES, Unit, labelled, mask_order, rate_unit
 from longca.lab.store.text import names, percent, plural
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from longca.core import format_length
 from longca.lab.report import Figure
+from longca.lab.report.look import join
 from longca.lab.report.panels import MASK, draw_panels, in_panel_order
-from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points
+from longca.lab.report.series import DIRECTIONS, attention, labelled, points
 from longca.lab.store.text import number
 
 if TYPE_CHECKING:

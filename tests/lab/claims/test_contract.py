@@ -144,7 +144,8 @@ def test_methods_have_a_part_each_and_a_finding_says_their_topic_once():
     assert [part.status for part in parts] == ["holds", "contradicted", "open", "open"]
     assert finding_of(parts) == (
         "fails: backward is slower at fa3 1/4 (0.9–1.1×); holds: backward is slower at fa2 4/4; open: "
-        "backward is slower at flex 1/1 (4 settings decide), backward is slower at sdpa (not measured)"
+        "backward is slower at flex 1/1 (4 settings decide), it is not measured whether backward is slower "
+        "at sdpa"
     )
     assert decided_in_parts(*parts).part == "2 of 4 parts"
     many = {f"kernel {index}": observed(4, 4 * (index < 2)) for index in range(30)}

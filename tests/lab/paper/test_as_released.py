@@ -10,11 +10,12 @@ import pytest
 
 from longca.core.plugin import Registry
 from longca.core.schema import AS_RELEASED
-from longca.lab.paper.analysis.as_released import effect, ordinal, pairs, rank_change
 from longca.lab.paper.build import build_paper, exhibits
+from longca.lab.paper.contract import PaperTable
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.look.style import Style
 from longca.lab.report.look.svg import draw
+from longca.lab.report.questions.as_released import effect, ordinal, pairs, rank_change
 from longca.lab.store.table import derived
 from longca.lab.studies.cell import Cell
 from longca.lab.studies.outcome import OutOfMemory, Unsupported
@@ -71,6 +72,21 @@ def records() -> list[Record]:
 @pytest.fixture(scope="module")
 def found() -> pd.DataFrame:
     return pairs(derived(records()))
+
+
+def test_rows_of_several_gpus_say_which() -> None:
+    (table,) = (exhibit for exhibit in exhibits() if exhibit.name == "as_released_table")
+    assert isinstance(table, PaperTable)
+    both = [
+        made(kernel, tflops, gpu=gpu)
+        for gpu, tflops in ((GPU, 400), ("NVIDIA H100 80GB HBM3", 300))
+        for kernel in ("flex", "as_released_flex")
+    ]
+    cells = table.cells(pairs(derived(both)))
+    place = cells.header.index("GPU")
+    assert place < cells.num_keys and {row[place] for row in cells.rows} == {"H200", "H100"}
+    assert all(len(row) == len(cells.header) for row in cells.rows)
+    assert "GPU" not in table.cells(pairs(derived(both[:2]))).header
 
 
 def test_each_defect_that_can_be_measured_names_its_kernel() -> None:

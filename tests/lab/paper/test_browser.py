@@ -61,6 +61,23 @@ def test_no_figure_scrolls_in_a_narrow_window(page: Path, tmp_path: Path) -> Non
         assert tab.run(SCROLLING.replace("'figure'", "'.exhibit'")) == []
 
 
+WIDTHS = """
+(() => {
+  const least = (what) => Math.min(...[...document.querySelectorAll(what)].map((one) => one.offsetWidth));
+  const most = (what) => Math.max(...[...document.querySelectorAll(what)].map((one) => one.offsetWidth));
+  return [least('.meanings dd'), most('#methods tbody th')];
+})()
+"""
+
+
+def test_words_have_room_in_a_narrow_window(page: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as tab:
+        assert tab.open(page.as_uri(), 390) == []
+        tab.run("document.querySelectorAll('details').forEach((part) => { part.open = true })")
+        meaning, name = tab.run(WIDTHS)
+    assert meaning > 300 and name <= 120
+
+
 @pytest.mark.slow
 def test_a_wrong_address_is_told(page: Path, tmp_path: Path) -> None:
     document, log = visit(page.as_uri() + "#nothing", tmp_path, "--dump-dom")

@@ -110,6 +110,16 @@ def test_data_lie_beside_it(page: Path) -> None:
     assert (page.parent / "data/records.parquet").stat().st_size > 0
 
 
+def test_files_that_no_clone_has_are_named_and_not_linked(text: str) -> None:
+    assert "<code>records.parquet</code>" in text and "<code>make paper</code>" in text
+    assert not re.search(r'href="data/records\.', text)
+
+
+def test_no_mark_of_code_reaches_a_reader(text: str) -> None:
+    words = re.sub(r"<(script|style|svg).*?</\1>|<[^>]+>", "", text, flags=re.DOTALL)
+    assert "`" not in words
+
+
 @pytest.mark.long
 def test_same_records_same_bytes_without_torch(page: Path) -> None:
     """In any order, in another process, which needs no torch."""

@@ -80,7 +80,7 @@ def test_sentences_over_both_say_how_many_cases_had_rests():
         "y": standing([point("a", 1.0), point("b", 2.0), point("c", 1.5, rests=True)]),
     }
     assert counts_text(cases).endswith("; 1 of 2 cases by the protocol with rests")
-    assert ". 1 of 2 cases by the protocol with rests. " in f"{finding_text(cases)} "
+    assert ". 1 of 2 cases was measured by the protocol with rests. " in f"{finding_text(cases)} "
     family = mean_standing(list(cases.values()))
     assert family.is_mixed and field_text(family) == (
         "first of 2; 1 was measured by another protocol in some, not compared; 1 of 2 cases by the protocol "

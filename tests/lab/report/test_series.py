@@ -1,6 +1,7 @@
 """Labels of masks and settings, their order, and units of rates."""
 
-from longca.lab.report.series import labelled, mask_order, rate_unit, short_labels
+from longca.lab.report.look.labels import short_labels
+from longca.lab.report.series import labelled, mask_order, rate_unit
 from longca.lab.store.table import derived
 from tests.helpers.records import quick_study, record
 from tests.helpers.report.cases import cell
@@ -17,6 +18,19 @@ def test_masks_that_differ_in_parameters_have_labels_that_say_so():
         "sliding_window · window 128",
         "sliding_window · window 256",
         "global_sliding_window",
+    ]
+
+
+def test_masks_of_the_released_code_stand_after_the_others_and_windows_are_lengths():
+    params = [
+        {"window": window, "paper_compat": compat} for compat in (True, False) for window in (4096, 512)
+    ]
+    records = [record(cell(mask="sliding_window", mask_params=one)) for one in params]
+    assert mask_order(labelled(derived(records))) == [
+        "sliding_window · window 512",
+        "sliding_window · window 4K",
+        "sliding_window · window 512 · paper compat",
+        "sliding_window · window 4K · paper compat",
     ]
 
 

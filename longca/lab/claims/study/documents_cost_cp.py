@@ -61,7 +61,7 @@ class DocumentsCostCp(Claim):
             for name, shown in strategies.items()
         }
         return of_methods(
-            "at most two thirds of the rate keep",
+            "documents leave at most two thirds of the rate for",
             {
                 name: [
                     pair.observed(pair.ratio <= MUCH, f"{pair.first.method} with documents", "without")

@@ -8,8 +8,9 @@ from longca.core import format_length
 from longca.lab.paper.analysis.select import kernels, main_heads, of_one_device
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.report import span_text, uncompared_text
+from longca.lab.report.look import join
 from longca.lab.report.panels import draw_panels
-from longca.lab.report.series import DIRECTIONS, join, points
+from longca.lab.report.series import DIRECTIONS, points
 from longca.lab.store.text import format_bytes, number
 
 if TYPE_CHECKING:

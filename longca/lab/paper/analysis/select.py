@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
 from longca.lab.claims import STUDY_GPU
 from longca.lab.report.content.earlier import is_earlier
+from longca.lab.report.look import join
 from longca.lab.report.rates import RATE
-from longca.lab.report.series import attention, join, labelled, points, rankable, with_beside
+from longca.lab.report.series import attention, labelled, points, rankable, with_beside
 from longca.lab.store.text import plural
 
 if TYPE_CHECKING:
@@ -103,8 +103,3 @@ def devices(table: pd.DataFrame) -> tuple[str, ...]:
 def devices_apart(data: pd.DataFrame) -> list[str]:
     """The column of a table that tells its devices apart; none where there is one device."""
     return ["device"] if data.device.nunique() > 1 else []
-
-
-def grouped(data: pd.DataFrame, by: list[str], *, sort: bool = True) -> Iterable[tuple[Any, pd.DataFrame]]:
-    """The groups of rows that are alike in `by`, each after its values of these columns."""
-    return data.groupby(by, sort=sort)

@@ -6,20 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
-from longca.lab.paper.analysis.as_released import (
-    NOTABLE,
-    effect,
-    ordinal,
-    pairs,
-    quicker,
-    rank_change,
-    slower,
-)
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.paper.repairs import REPAIRS
 from longca.lab.report.look import BAD, GROUND, INK, MUTED, NARROW_IN, POINTS, RULE, panel_tag
-from longca.lab.report.series import DIRECTIONS
-from longca.lab.store.text import number, percent, plural, short_device
+from longca.lab.report.questions.as_released import effect, ordinal, pairs, rank_change, slowdown
+from longca.lab.store.text import number, plural, short_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,20 +50,8 @@ class AsReleased(PaperFigure):
         return pairs(table)
 
     def title(self, data: pd.DataFrame) -> str:
-        compared = data.ratio.notna()
-        more = int(slower(data).sum())
-        fewer = int(quicker(data).sum())
         lost = int(((data.status_released != "ok") & (data.status_without == "ok")).sum())
-        parts = [
-            f"Of {plural(int(compared.sum()), 'call')} that run both as released and without the defect, the "
-            f"defects make {more} slower by more than {percent(NOTABLE)} and {fewer} faster"
-        ]
-        if more:
-            worst: Any = data.loc[data.ratio.astype(float).idxmax()]
-            parts.append(
-                f"at worst a call takes {number(float(worst.ratio))}× as long ({worst.kernel}, "
-                f"{worst.mask_label}, {format_length(int(worst.seqlen))}, {DIRECTIONS[worst.direction]})"
-            )
+        parts = slowdown(data)
         if lost:
             parts.append(f"{plural(lost, 'call')} of {len(data)} fail with them alone")
         changes: pd.DataFrame = data.loc[data.rank_changes]

@@ -5,20 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
-from longca.lab.paper.analysis.as_released import ordinal, pairs
+from longca.lab.paper.analysis.select import devices_apart
 from longca.lab.paper.contract import Cells, PaperTable
-from longca.lab.store.text import format_bytes, number, plural
+from longca.lab.report.questions.as_released import ordinal, pairs
+from longca.lab.store.text import distinct_names, format_bytes, number, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BOTH = ("released", "without")
+KEYS = ("kernel", "mask", "heads", "length", "pass")
 HEADER = (
-    "kernel",
-    "mask",
-    "heads",
-    "length",
-    "pass",
     "ms as released",
     "ms without",
     "ratio (range)",
@@ -63,10 +60,16 @@ class AsReleasedTable(PaperTable):
         return sentence
 
     def cells(self, data: pd.DataFrame) -> Cells:
-        return Cells(HEADER, tuple(_cells(row) for row in data.itertuples()), num_keys=5)
+        apart = devices_apart(data)
+        gpus = distinct_names(data.device)
+        return Cells(
+            (*KEYS, *("GPU" for _ in apart), *HEADER),
+            tuple(_cells(row, [gpus[row.device] for _ in apart]) for row in data.itertuples()),
+            num_keys=len(KEYS) + len(apart),
+        )
 
 
-def _cells(row: Any) -> tuple[str, ...]:
+def _cells(row: Any, gpu: list[str]) -> tuple[str, ...]:
     import pandas as pd
 
     is_ok = {word: getattr(row, f"status_{word}") == "ok" for word in BOTH}
@@ -91,6 +94,7 @@ def _cells(row: Any) -> tuple[str, ...]:
         row.heads,
         format_length(int(row.seqlen)),
         row.direction,
+        *gpu,
         *times,
         ratio,
         *rates,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.lab.paper.analysis.select import devices_apart, grouped, parallel
+from longca.lab.paper.analysis.select import devices_apart, parallel
 from longca.lab.paper.contract import Cells, PaperTable
-from longca.lab.report.series import points
+from longca.lab.report.series import grouped, points
 from longca.lab.store.text import number, percent
 
 if TYPE_CHECKING:

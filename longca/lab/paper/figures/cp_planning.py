@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longca.lab.paper.analysis.select import devices_apart, grouped, parallel
+from longca.lab.paper.analysis.select import devices_apart, parallel
 from longca.lab.paper.contract import Cells, PaperTable
-from longca.lab.report.series import points
+from longca.lab.report.series import grouped, points
 from longca.lab.store.text import number
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class CpPlanning(PaperTable):
     def title(self, data: pd.DataFrame) -> str:
         worst = data.loc[data.value.idxmax()]
         return (
-            f"Planning takes at most {number(float(worst.value))} ms in the median of a strategy: "
-            f"{worst.cost} of {worst.strategy} "
-            f"over {worst.kernel}"
+            f"The slowest step of planning is {worst.cost} of {worst.strategy} over {worst.kernel}: its "
+            f"median is {number(float(worst.value))} ms; the slowest single step of all takes "
+            f"{number(float(data.high.max()))} ms"
         )
 
     def cells(self, data: pd.DataFrame) -> Cells:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core import format_length
-from longca.lab.paper.analysis.select import GQA, MHA, devices_apart, grouped, kernels, rates
+from longca.lab.paper.analysis.select import GQA, MHA, devices_apart, kernels, rates
 from longca.lab.paper.contract import Cells, PaperTable
+from longca.lab.report.series import grouped
 from longca.lab.store.text import number, percent, plural
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class DenseHeads(PaperTable):
             f"{f'on {device} ' if devices_apart(data) else ''}{_finding(rows)}"
             for device, rows in data.groupby("device")
         ]
-        return f"As many KV heads as query heads change throughput: {'; '.join(parts)}"
+        return f"With as many KV heads as query heads throughput changes: {'; '.join(parts)}"
 
     def cells(self, data: pd.DataFrame) -> Cells:
         lengths = sorted(data.seqlen.unique())
@@ -75,5 +76,6 @@ def _finding(data: pd.DataFrame) -> str:
     middle = float(np.exp(np.log(data.ratio.astype(float)).mean()))
     near = float(((data.ratio - 1).abs() <= 0.05).mean())
     return (
-        f"{number(middle, 3)}× in the mean of {plural(len(data), 'pair')}, {percent(near)} of them within 5 %"
+        f"it is {number(middle, 3)}× that with 8, in the mean of {plural(len(data), 'pair')}, "
+        f"{percent(near)} of which are within 5 %"
     )

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from longca.core import format_length, load_hardware
-from longca.lab.paper.analysis.select import devices_apart, grouped, kernels, rates
+from longca.lab.paper.analysis.select import devices_apart, kernels, rates
 from longca.lab.paper.contract import Cells, PaperTable
 from longca.lab.paper.published import SOURCE, published_pairs, published_rates
+from longca.lab.report.series import grouped
 from longca.lab.store.text import number, percent, plural
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core import Registry
-from longca.lab.paper.analysis.select import MHA, grouped
+from longca.lab.paper.analysis.select import MHA
 from longca.lab.paper.analysis.support import (
     BOTH,
     NEITHER,
@@ -16,6 +16,7 @@ from longca.lab.paper.analysis.support import (
     outcomes,
 )
 from longca.lab.paper.contract import Cells, PaperTable
+from longca.lab.report.series import grouped
 from longca.lab.store.text import plural
 from longca.masks import build_mask
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core import format_length
-from longca.lab.paper.analysis.select import devices_apart, grouped, parallel, settings
+from longca.lab.paper.analysis.select import devices_apart, parallel, settings
 from longca.lab.paper.contract import Cells, PaperTable
 from longca.lab.report import span_text, uncompared_text
-from longca.lab.report.series import points
+from longca.lab.report.series import grouped, points
 from longca.lab.store.text import format_bytes, number
 
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core import format_length
-from longca.lab.paper.analysis.power import VALUES, power, values_finding
-from longca.lab.paper.analysis.select import grouped
 from longca.lab.paper.contract import PaperFigure
-from longca.lab.report.look import GROUND, MUTED
-from longca.lab.report.series import DIRECTIONS, join
+from longca.lab.report.look import GROUND, MUTED, join
+from longca.lab.report.questions.power import VALUES, power, values_finding
+from longca.lab.report.series import DIRECTIONS, grouped
 
 if TYPE_CHECKING:
     import pandas as pd

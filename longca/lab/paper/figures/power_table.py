@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core import format_length
-from longca.lab.paper.analysis.power import SETTING, VALUES, pace_finding, power
-from longca.lab.paper.analysis.select import grouped
 from longca.lab.paper.contract import Cells, PaperTable
-from longca.lab.report.series import join
+from longca.lab.report.look import join
+from longca.lab.report.questions.power import SETTING, VALUES, pace_finding, power
+from longca.lab.report.series import grouped
 from longca.lab.store.text import number
 
 if TYPE_CHECKING:

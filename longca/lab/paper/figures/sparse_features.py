@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from longca.lab.paper.analysis.select import GQA, MHA, grouped
+from longca.lab.paper.analysis.select import GQA, MHA
 from longca.lab.paper.analysis.support import (
     BACKWARD,
     BOTH,
@@ -20,6 +20,7 @@ from longca.lab.paper.analysis.support import (
     outcomes,
 )
 from longca.lab.paper.contract import Cells, PaperTable
+from longca.lab.report.series import grouped
 from longca.lab.store.text import plural
 from longca.masks import build_mask
 

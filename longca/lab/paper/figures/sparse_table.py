@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from longca.core import format_length
 from longca.lab.paper.analysis.curves import most_often_fastest
-from longca.lab.paper.analysis.select import block_panels, devices_apart, grouped, kernels, rates
+from longca.lab.paper.analysis.select import block_panels, devices_apart, kernels, rates
 from longca.lab.paper.contract import Cells, PaperTable
 from longca.lab.report import standings_of
+from longca.lab.report.series import grouped
 from longca.lab.store.text import number
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.cp.partition import RANKS_PER_NODE
-from longca.lab.paper.analysis.select import grouped
 from longca.lab.paper.analysis.usp_groups import (
     HEAD_RANKS,
     PLACEMENTS,
@@ -17,6 +16,7 @@ from longca.lab.paper.analysis.usp_groups import (
 )
 from longca.lab.paper.contract import PaperFigure
 from longca.lab.report.look import INK, STRATEGIES
+from longca.lab.report.series import grouped
 from longca.lab.store.text import format_bytes
 
 if TYPE_CHECKING:

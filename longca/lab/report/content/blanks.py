@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from longca.core import format_length
 from longca.lab.report.decide.heat_map import SHORT_STATUS
+from longca.lab.report.look.labels import SEPARATOR, join
 from longca.lab.report.panels import PANEL
-from longca.lab.report.series import DIRECTIONS, SEPARATOR, join
+from longca.lab.report.series import DIRECTIONS
 from longca.lab.store.text import NONE, distinct_names
 from longca.lab.studies import SETTING_AXES
 

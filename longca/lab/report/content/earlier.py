@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("cell_id", "kernel", "method", "git_sha", "status")
 """the columns of the derived table that it reads"""
-PRESENT = "docs/results/h200/band.md"
+ELSEWHERE = "docs/results/h200/band.md has numbers of the present ones, on one GPU"
 MOST_NAMED = 4  # methods in a note
 
 
@@ -29,12 +29,10 @@ def is_earlier(table: pd.DataFrame) -> pd.Series:
 
 
 def earlier_text(methods: Iterable[str]) -> str:
-    """The note on methods whose records are of earlier kernels: "band: measured before the present
-    kernels; …". "" for none."""
-    names = sorted(methods)
-    rest = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    named = ", ".join(names[:MOST_NAMED]) + rest
-    return f"{named}: measured before the present kernels; {PRESENT} has these, on one GPU" if names else ""
+    """The note on methods whose records are of earlier kernels: "band: measured with earlier kernels; …". ""
+    for none."""
+    named = _named(methods)
+    return f"{named}: measured with earlier kernels; {ELSEWHERE}" if named else ""
 
 
 def earlier_note(table: pd.DataFrame) -> str:
@@ -44,4 +42,11 @@ def earlier_note(table: pd.DataFrame) -> str:
     if not len(rows):
         return ""
     total = plural(timed.cell_id.nunique(), "cell")
-    return f"{rows.cell_id.nunique():,} of {total}, {earlier_text(set(rows.method))}"
+    named = _named(set(rows.method))
+    return f"{rows.cell_id.nunique():,} of {total} ran earlier kernels ({named}); {ELSEWHERE}"
+
+
+def _named(methods: Iterable[str]) -> str:
+    names = sorted(methods)
+    rest = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + rest

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import longca.core
 from longca.core import Registry
 from longca.lab.report.content.builds import Builds
 from longca.lab.store import RecordTable
@@ -35,6 +36,8 @@ PACKAGES = {  # module that a kernel needs → distributions that provide it
 }
 
 
+INHERITED = ("needs", "url")
+PROJECT = Path(longca.core.__file__).parents[2]
 UNNAMED = "no recorded package provides it, such as a build from sources"
 DOCUMENTS = {"kernel": "docs/design/kernels.md", "strategy": "docs/design/context-parallelism.md"}
 
@@ -125,6 +128,7 @@ def _tip(method: str, parts: Sequence[PartNote]) -> str:
     unnamed = dict.fromkeys(module for part in parts for module in part.unnamed)
     built = f"{', '.join(unnamed)}: {UNNAMED}" if unnamed else ""
     builds = dict.fromkeys(build for part in parts for build in part.builds)
+    lines = [line.replace("`", "") for line in lines]  # a tip is plain text
     return "\n".join(line for line in (method, *lines, ", ".join(packages), built, ", ".join(builds)) if line)
 
 
@@ -166,7 +170,8 @@ def _note(kind: str, name: str, versions: dict[str, set[str]], builds: Builds, n
 
 @cache
 def _constants(path: Path) -> dict[str, Any]:
-    """The constants of the classes of a plug-in's file, without running it."""
+    """The constants of the classes of a plug-in's file, without running it. What a method needs, and its
+    address, are those of the method that it is a variant of, where its own file does not say."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
@@ -177,7 +182,10 @@ def _constants(path: Path) -> dict[str, Any]:
         for node in tree.body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    for node in (node for part in tree.body if isinstance(part, ast.ClassDef) for node in part.body):
+    classes = [part for part in tree.body if isinstance(part, ast.ClassDef)]
+    for file in _files_of_bases(tree, classes):
+        values |= {name: value for name, value in _constants(file).items() if name in INHERITED}
+    for node in (node for part in classes for node in part.body):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if name in ("label", "summary", "url", "needs"):
@@ -186,6 +194,21 @@ def _constants(path: Path) -> dict[str, Any]:
                 except ValueError:
                     continue
     return values
+
+
+def _files_of_bases(tree: ast.Module, classes: Sequence[ast.ClassDef]) -> list[Path]:
+    """The plug-ins' files that classes of a file have their bases from."""
+    bases = {base.id for part in classes for base in part.bases if isinstance(base, ast.Name)}
+    modules = [
+        node.module
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        and node.module
+        and bases & {alias.asname or alias.name for alias in node.names}
+    ]
+    known = {path for kind in DOCUMENTS for path in Registry(kind).paths().values()}
+    files = [PROJECT.joinpath(*module.split(".")).with_suffix(".py") for module in modules]
+    return [file for file in files if file in known]
 
 
 def _resolved(value: ast.expr, constants: dict[str, ast.expr]) -> ast.expr:

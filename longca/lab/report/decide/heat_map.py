@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from longca.lab.ranking.sentences import NOT_COMPARED, WITH_RESTS, verdict
 from longca.lab.report import matrix
-from longca.lab.report.series import join, rate_unit
+from longca.lab.report.look.labels import join
+from longca.lab.report.series import rate_unit
 from longca.lab.store.text import NONE, number
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from longca.core import format_length
 from longca.lab.report.content.packing import packed, script_json
 from longca.lab.report.decide.heat_map import ALONE, NOT_ASKED, HeatMap, Placed
 from longca.lab.report.decide.views import DENSE, Decision
-from longca.lab.report.series import DIRECTIONS, join
+from longca.lab.report.look.labels import join
+from longca.lab.report.series import DIRECTIONS
 from longca.lab.store.table import NEW_TOKENS, NO_CONTEXT
 from longca.lab.store.text import distinct_names, number
 

@@ -20,7 +20,9 @@ from longca.lab.ranking.sentences import (
 )
 from longca.lab.report.decide.cases import CaseKey, Cases, cases
 from longca.lab.report.decide.heat_map import ALONE, ColumnFoot, HeatMap, Placed, Switches
-from longca.lab.report.series import DIRECTIONS, labelled, mask_order, params_of
+from longca.lab.report.look.labels import params_of
+from longca.lab.report.questions.own import own_finding
+from longca.lab.report.series import DIRECTIONS, labelled, mask_order
 from longca.lab.store.table import is_ranked
 from longca.lab.store.text import plural
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.75  # of the most points: the default is the largest setting with so many
 ASIDE = (
-    "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows. "
+    "Rows “as released” are never ranked: the page of the whole study has them beside this project's rows."
 )
 # kinds of masks, where they are apart
 DENSE = "dense"
@@ -45,6 +47,7 @@ class Decision:
     views: list[HeatMap]
     default: HeatMap
     finding: str
+    """what the study itself asks, if that is something else; then who leads; then what is not ranked"""
     judged: Cases
     """the cases of the finding, all of the initial view's setting"""
     masks: list[str]
@@ -60,6 +63,7 @@ def decision(table: pd.DataFrame, *, apart: bool = False) -> Decision | None:
     """
     named = labelled(table)
     aside = bool(named.kernel.astype(str).str.startswith(AS_RELEASED).any())
+    own = "" if apart else own_finding(named)
     named = named[is_ranked(named)]
     by_kind = {
         kind: of_kind
@@ -93,7 +97,7 @@ def decision(table: pd.DataFrame, *, apart: bool = False) -> Decision | None:
     return Decision(
         views,
         default,
-        f"{ASIDE if aside else ''}{finding}",
+        " ".join(filter(None, (f"{own}." if own else "", finding, ASIDE if aside else ""))),
         judged,
         [mask for mask in order if any(mask in view.masks for view in views)],
         dict(zip(named.mask_label, named["mask"], strict=True)),

@@ -8,8 +8,9 @@ from longca.core import format_length
 from longca.lab.ranking.sentences import basis_text
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import leaders_text, standings_of
+from longca.lab.report.look.labels import join
 from longca.lab.report.rates import OFF_THE_LINE, draw_rates, rate_points
-from longca.lab.report.series import join, rate_unit
+from longca.lab.report.series import rate_unit
 
 if TYPE_CHECKING:
     import pandas as pd

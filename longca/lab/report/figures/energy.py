@@ -9,7 +9,8 @@ from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import span_text, uncompared_text
 from longca.lab.report.look.dot_rows import marked_rows, marks
-from longca.lab.report.series import DIRECTIONS, attention, join, labelled, mask_order
+from longca.lab.report.look.labels import join
+from longca.lab.report.series import DIRECTIONS, attention, labelled, mask_order
 from longca.lab.store.text import number
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import span_text, uncompared_text
+from longca.lab.report.look.labels import join
 from longca.lab.report.panels import MASK, draw_panels, in_panel_order
-from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points
+from longca.lab.report.series import DIRECTIONS, attention, labelled, points
 from longca.lab.store.text import format_bytes, number
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from longca.core import format_length
 from longca.lab.report.contract import Figure
 from longca.lab.report.findings import at_largest, leaders_text, place_text, standings_of
+from longca.lab.report.look.labels import join
 from longca.lab.report.rates import OFF_THE_LINE, RATE, draw_rates
-from longca.lab.report.series import DIRECTIONS, attention, join, labelled, points, rankable
+from longca.lab.report.series import DIRECTIONS, attention, labelled, points, rankable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         theme,
     )
     from longca.lab.report.look.grid import NARROW_IN, POINTS
+    from longca.lab.report.look.labels import join
     from longca.lab.report.look.masks import MaskDrawing, mask_drawings
     from longca.lab.report.look.style import Legend, Style
     from longca.lab.report.look.svg import Inline, inline, short_name, with_shared_styles
@@ -42,6 +43,7 @@ __all__ = [
     "MaskDrawing",
     "Style",
     "inline",
+    "join",
     "looks",
     "mask_drawings",
     "page_templates",

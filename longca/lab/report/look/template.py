@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,11 @@ from longca.lab.store.text import format_bytes, number, percent, plural, short_d
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 HERE = Path(__file__).parent.parent
+_CODE = re.compile(r"`([^`]+)`")
+_DOCUMENT = re.compile(r"\bdocs/[\w/-]+\.md")
 
 
 @cache  # compiling them takes a quarter of the time of a small page, and some commands render several pages
@@ -46,10 +50,31 @@ def page_templates(*folders: Path) -> Environment:
         "tokens": format_length,
         "device": short_device,
         "plural": plural,
+        "code": code,
+        "linked": linked,
     }
     made.filters.update(filters)
     made.template_class = PlainTemplate
     return made
+
+
+def code(text: str) -> Markup:
+    """The text with `names` as code, as plug-ins and claims write them."""
+    from markupsafe import Markup, escape
+
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def linked(text: str, documents: str) -> Markup:
+    """The text with links to the documents that it names.
+
+    Args:
+        documents: the way from the page to the project; "" if it has none there.
+    """
+    from markupsafe import Markup, escape
+
+    link = rf'<a href="{escape(documents)}\g<0>">\g<0></a>'
+    return Markup(_DOCUMENT.sub(link, str(escape(text)))) if documents else escape(text)
 
 
 def static_text(*names: str) -> str:

@@ -193,6 +193,24 @@ def quicker(both: pd.DataFrame) -> pd.Series:
     return (both.ratio < 1 - NOTABLE) & both.apart
 
 
+def slowdown(both: pd.DataFrame) -> list[str]:
+    """What the defects do to times, in one or two sentences without their ends."""
+    compared = both.loc[both.ratio.notna()]
+    more = int(slower(compared).sum())
+    run = "runs" if len(compared) == 1 else "run"
+    parts = [
+        f"Of {plural(len(compared), 'call')} that {run} both as released and without the defect, the defects "
+        f"make {more} slower by more than {percent(NOTABLE)} and {int(quicker(compared).sum())} faster"
+    ]
+    if more:
+        worst: Any = compared.loc[compared.ratio.astype(float).idxmax()]
+        parts.append(
+            f"at worst a call takes {number(float(worst.ratio))}× as long ({worst.kernel}, "
+            f"{worst.mask_label}, {format_length(int(worst.seqlen))}, {DIRECTIONS[worst.direction]})"
+        )
+    return parts
+
+
 def effect(of_kernel: pd.DataFrame) -> str:
     """The effect of the defect on one kernel, a sentence without its end.
 

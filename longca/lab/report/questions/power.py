@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longca.core import format_length
-from longca.lab.paper.analysis.select import grouped, rates
-from longca.lab.report.series import labelled
+from longca.lab.report.rates import RATE
+from longca.lab.report.series import grouped, labelled, points
 from longca.lab.store.text import number, plural
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def power(table: pd.DataFrame) -> pd.DataFrame:
         )
         .reset_index()
     )
-    data = rates(rows, *CASE).merge(state, on=CASE)
+    data = points(rows, CASE, *RATE, unit="TFLOP/s").merge(state, on=CASE)
     normal = data.loc[data.input_values == "normal", [*SETTING, "sustained", "value", "clock_mhz"]]
     data = data.merge(normal, on=[*SETTING, "sustained"], how="left", suffixes=("", "_normal"))
     data["rate_ratio"] = data.value.astype(float) / data.pop("value_normal").astype(float)
