@@ -119,7 +119,7 @@ def make(
                 num_kv_heads=HEADS[1],
                 profile=PROFILE,
                 kernels=[KERNEL],
-                draws=FEWER_DRAWS.get(world, DRAWS) if mask.origin is not None else None,
+                draws=FEWER_DRAWS.get(world, DRAWS),
             )
             drawn = [question.drawn(number) for number in range(question.num_draws)]
             plans = [_planned(of_draw, strategies) for of_draw in drawn]

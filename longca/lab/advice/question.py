@@ -227,6 +227,7 @@ def question_of(
     head_dim = USUAL_HEAD_DIM if head_dim is None else head_dim
     dtype = USUAL_DTYPE if dtype is None else dtype
     direction = "both" if direction is None else direction
+    by_name = isinstance(mask, str)
     mask, num_q_heads, num_kv_heads = _mask_and_heads(
         mask, gpus, seqlen, new_tokens, corpus, seed, num_q_heads, num_kv_heads, params or {}
     )
@@ -239,7 +240,8 @@ def question_of(
             why="what each sends to each of the others is counted",
             todo=f"Give at most {MOST_GPUS:,}",
         )
-    _refuse_draws(mask, seed, draws)
+    if by_name:
+        _refuse_draws(mask, seed, draws)
     draws = whole_number("The number of draws", DRAWS if draws is None else draws)
     if num_q_heads % num_kv_heads:
         raise UserError(
@@ -375,10 +377,11 @@ def _built(
 
 
 def _refuse_draws(mask: Mask, seed: int | None, draws: int | None) -> None:
-    """Raises UserError for what is only of masks that are drawn."""
+    """Raises UserError for what is only of patterns that are drawn. Masks that are built already may be asked
+    about in one loop, drawn or not."""
     for name, given in (("seed", seed), ("draws", draws)):
         if given is not None and mask.origin is None:
-            raise UserError(f"Mask '{mask.name or 'of your own'}' is not drawn", todo=f"Leave {name} out")
+            raise UserError(f"Mask '{mask.name}' is not drawn", todo=f"Leave {name} out")
 
 
 def _for_parts(known: Collection[str]) -> list[str]:

@@ -42,6 +42,11 @@ def test_what_would_change_nothing_is_refused(asked: dict[str, Any], said: str):
         advise("causal", seqlen="4K", **asked)
 
 
+def test_masks_of_all_kinds_may_be_asked_about_in_one_loop():
+    advice = advise(build_mask("causal", seqlen="4K"), draws=3, kernels=["band"])
+    assert advice.seeds == ()
+
+
 def test_gpus_without_heads_are_counted():
     """As the library runs such a call: ranks without heads only take part in its messages."""
     advice = advise("causal", seqlen="1K", gpus=65, **ONE)
