@@ -31,7 +31,7 @@ from longca.lab.claims.grid import (
 )
 from longca.lab.claims.parts import Observation
 from longca.lab.claims.rows import MEASURED, OWN, PLAYED, RESOLUTIONS, ROLE, STUDY_GPU, prepared
-from longca.lab.ranking import MeasuredPoint, Measurement, competing
+from longca.lab.ranking import ANY_TWO, MeasuredPoint, Measurement, competing
 from longca.lab.ranking.table import COLUMNS as OF_RANKING
 from longca.lab.ranking.table import RATE
 from longca.lab.store.table import RANKED_BY
@@ -310,7 +310,7 @@ def of_one_protocol(observed: Iterable[Point]) -> list[Point]:
     two protocols are never compared."""
     points_of = {str(index): point for index, point in enumerate(observed)}
     ranked = [replace(point.ranked, method=key) for key, point in points_of.items() if point.ranked]
-    return [points_of[point.method] for point in competing(ranked).points]
+    return [points_of[point.method] for point in competing(ranked, ANY_TWO).points]
 
 
 def gpu_note(observed: Iterable[Point], meaning: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from longca.core import AS_RELEASED
+from longca.lab.ranking import ANY_TWO
 from longca.lab.ranking.table import ABSENT, competes, counted, is_played, measurements, resolutions_of
 from longca.lab.store.table import is_ranked, is_square
 
@@ -36,12 +37,12 @@ def prepared(table: pd.DataFrame) -> pd.DataFrame:
     tried = (table.device_type == "cuda") & (table.status != ABSENT) & is_square(table)
     rows = table.loc[tried & is_ranked(table)]
     released = table.loc[tried & table.kernel.astype(str).str.startswith(AS_RELEASED)]
-    roles = counted(rows).map({True: OWN, False: NO_ROLE})
+    roles = counted(rows, ANY_TWO).map({True: OWN, False: NO_ROLE})
     roles[is_played(rows)] = PLAYED
     all_roles = pd.Series(NO_ROLE, index=table.index).mask(table.index.isin(rows.index), roles)
-    all_roles[released.index] = counted(released).map({True: RELEASED, False: NO_ROLE})
+    all_roles[released.index] = counted(released, ANY_TWO).map({True: RELEASED, False: NO_ROLE})
     asked = table.loc[all_roles != NO_ROLE]
-    ranked = competes(asked) | is_played(asked)
+    ranked = competes(asked, ANY_TWO) | is_played(asked)
     measured = pd.Series(measurements(asked), index=asked.index, dtype=object).where(ranked, None)
     added = pd.DataFrame({ROLE: all_roles, MEASURED: measured.reindex(table.index)})
     found = pd.concat([table, added], axis=1)

@@ -3,7 +3,8 @@ ranked against each other.
 
 In a case where at least half of the methods, and two of them, were measured with rests, only measurements
 with rests compete. Elsewhere those without rests do, and methods with rests alone are left out: a few of them
-say little of who is first among many.
+say little of who is first among many. A claim compares methods that it names, so two with rests suffice
+there.
 """
 
 from __future__ import annotations
@@ -27,23 +28,33 @@ class Competition:
     """the protocol of the cells measured by themselves; play-offs may be of the other one"""
 
 
-def is_by_rests(rested: AbstractSet[str], unrested: AbstractSet[str]) -> bool:
+HALF = 0.5
+"""the least share of a case's methods that have rests, where a case is ranked by them"""
+ANY_TWO = 0.0
+
+
+def is_by_rests(rested: AbstractSet[str], unrested: AbstractSet[str], share: float = HALF) -> bool:
     """True if a case is ranked by its measurements with rests.
 
     Args:
         rested: methods with such measurements.
         unrested: methods with measurements without rests.
+        share: the least share of all these methods that have rests.
     """
     if rested >= unrested:
         return bool(rested)
-    return len(rested) > 1 and 2 * len(rested) >= len(rested | unrested)
+    return len(rested) > 1 and len(rested) >= share * len(rested | unrested)
 
 
-def competing(points: Sequence[MeasuredPoint]) -> Competition:
+def competing(points: Sequence[MeasuredPoint], share: float = HALF) -> Competition:
     """The points of one case as they compete. Play-offs have a protocol of their own: all players share
-    it."""
-    own = _protocol({point.method: point.measurements for point in points})
-    played = _protocol({point.method: point.playoffs for point in points})
+    it.
+
+    Args:
+        share: as of `is_by_rests`.
+    """
+    own = _protocol({point.method: point.measurements for point in points}, share)
+    played = _protocol({point.method: point.playoffs for point in points}, share)
     chosen = {point.method: _of_protocol(point, own, played) for point in points}
     return Competition(
         tuple(point for point in chosen.values() if point),
@@ -67,7 +78,7 @@ def share_protocol(first: MeasuredPoint, second: MeasuredPoint) -> bool:
     return common_protocol(own, others) is not None
 
 
-def _protocol(records: Mapping[str, Collection[Measurement]]) -> bool:
+def _protocol(records: Mapping[str, Collection[Measurement]], share: float) -> bool:
     rested, unrested = (
         {
             method
@@ -76,7 +87,7 @@ def _protocol(records: Mapping[str, Collection[Measurement]]) -> bool:
         }
         for rests in (True, False)
     )
-    return is_by_rests(rested, unrested)
+    return is_by_rests(rested, unrested, share)
 
 
 def _of_protocol(point: MeasuredPoint, own: bool, played: bool) -> MeasuredPoint | None:

@@ -12,7 +12,7 @@ from longca.lab.ranking.facts import facts_of, number_of
 from longca.lab.ranking.measurement import ABSENT, Measurement
 from longca.lab.ranking.order import Standing, standing
 from longca.lab.ranking.point import MeasuredPoint
-from longca.lab.ranking.protocol import is_by_rests
+from longca.lab.ranking.protocol import HALF, is_by_rests
 from longca.lab.ranking.relation import RepeatPair
 from longca.lab.ranking.repeats import repeat_pairs
 from longca.lab.ranking.resolution import Resolutions
@@ -47,7 +47,7 @@ COLUMNS = tuple(column.name for column in TABLE if column.name in _READ)
 what a table lacks is not known"""
 
 
-def counted(table: pd.DataFrame) -> pd.Series:
+def counted(table: pd.DataFrame, share: float = HALF) -> pd.Series:
     """True for the rows that stand for their cells: neither beside them, nor repeats of a cell that has
     another row.
 
@@ -55,6 +55,9 @@ def counted(table: pd.DataFrame) -> pd.Series:
     protocol (`by_rests`) counts, then the study that measured most methods of the case by it. If a cell has
     several records, the record of that protocol counts, then the newest one, if possible one that nothing
     disturbed.
+
+    Args:
+        share: as of `by_rests`.
     """
     keep = ~is_beside(table)
     names = [
@@ -67,7 +70,7 @@ def counted(table: pd.DataFrame) -> pd.Series:
         return keep
     case = [name for name in CASE if name in names]
     rows["case"] = rows.groupby(case, sort=False, dropna=False).ngroup()
-    rows["fits"] = competes(rows)
+    rows["fits"] = competes(rows, share)
     rows["ran"] = rows.method.where((rows.status == "ok") & rows.fits)
     rows["methods"] = rows.groupby(["case", "study"], dropna=False).ran.transform("nunique")
     rows["of_protocol"] = rows.groupby(["case", "study", "method"], dropna=False).fits.transform("any")
@@ -89,10 +92,14 @@ def has_rests(table: pd.DataFrame) -> pd.Series:
     return table.duty.astype("Float64").gt(0).fillna(False).astype(bool)
 
 
-def by_rests(table: pd.DataFrame) -> pd.Series:
+def by_rests(table: pd.DataFrame, share: float = HALF) -> pd.Series:
     """True for the rows of cases that are ranked by measurements with rests: see
     `longca.lab.ranking.protocol`.
-    Rows of play-offs and repeats do not decide that."""
+    Rows of play-offs and repeats do not decide that.
+
+    Args:
+        share: as of `longca.lab.ranking.protocol.is_by_rests`.
+    """
     import pandas as pd
 
     rests = has_rests(table)
@@ -104,15 +111,17 @@ def by_rests(table: pd.DataFrame) -> pd.Series:
     is_timed = (table.status == "ok") & ~is_beside(table)
     for number, method, rested in zip(case[is_timed], table.method[is_timed], rests[is_timed], strict=True):
         methods[number][rested].add(method)
-    chosen = {number for number, (unrested, rested) in methods.items() if is_by_rests(rested, unrested)}
+    chosen = {
+        number for number, (unrested, rested) in methods.items() if is_by_rests(rested, unrested, share)
+    }
     return pd.Series(case.isin(chosen).to_numpy(bool), index=table.index)
 
 
-def competes(table: pd.DataFrame) -> pd.Series:
+def competes(table: pd.DataFrame, share: float = HALF) -> pd.Series:
     """True for the rows of cells that have no number, or one by the protocol of their case. The others are
     never ranked against these. It does not hold for rows of play-offs, which have a protocol of their
     own."""
-    return (table.status != "ok") | (has_rests(table) == by_rests(table))
+    return (table.status != "ok") | (has_rests(table) == by_rests(table, share))
 
 
 def is_played(table: pd.DataFrame) -> pd.Series:
