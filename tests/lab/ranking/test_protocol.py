@@ -83,8 +83,8 @@ def test_sentences_over_both_say_how_many_cases_had_rests():
     assert ". 1 of 2 cases was measured by the protocol with rests. " in f"{finding_text(cases)} "
     family = mean_standing(list(cases.values()))
     assert family.is_mixed and field_text(family) == (
-        "first of 2; 1 was measured by another protocol in some, not compared; 1 of 2 cases was measured by the "
-        "protocol with rests"
+        "first of 2; 1 was measured by another protocol in some, not compared; 1 of 2 cases was measured by "
+        "the protocol with rests"
     )
     tally = {tally.method: tally for tally in tallies(cases)}
     assert (tally["c"].num_other_protocol, tally["c"].num_not_asked, tally["c"].num_could_not) == (1, 1, 0)
