@@ -108,9 +108,9 @@ def test_records_of_another_protocol_leave_squares_empty(tmp_path):
         and finding.share("sdpa", *CASES[0]) is None
     )
     assert finding.share("sdpa", *CASES[1]) == pytest.approx(1 / 3)
-    assert "1 of 4 cases by the protocol with rests" in finding.sentence()
+    assert "1 of 4 cases was measured by the protocol with rests" in finding.sentence()
     assert "or was measured by another protocol than the others (1 square)" in finding.caption()
     assert (
         "n = 12 cells" in finding.caption()
-        and "2 of 12 cells by the protocol with rests." in finding.caption()
+        and "2 of 12 cells were measured by the protocol with rests." in finding.caption()
     )

@@ -89,9 +89,9 @@ def not_compared_text(case: Standing) -> str:
 
 
 def protocols_text(num_rested: int, total: int, thing: str = "case") -> str:
-    """ "7 of 24 cases by the protocol with rests"; "" if all are of one protocol."""
+    """ "7 of 24 cases were measured by the protocol with rests"; "" if all are of one protocol."""
     return (
-        f"{num_rested:,} of {plural(total, thing)} by the protocol with rests"
+        f"{num_rested:,} of {plural(total, thing)} {was(num_rested)} measured by the protocol with rests"
         if 0 < num_rested < total
         else ""
     )
@@ -226,7 +226,7 @@ def leads_text(standings: Mapping[Any, Standing], thing: str = "mask", most: int
 
 def basis_text(standings: Mapping[Any, Standing]) -> str:
     """The rivals of the leaders, the largest lead, and the protocols: "against 3 to 12 others, by up to 1.4×;
-    2 of 13 cases by the protocol with rests"; "" if no two methods ran the same."""
+    2 of 13 cases were measured by the protocol with rests"; "" if no two methods ran the same."""
     compared = {key: case for key, case in standings.items() if case.is_compared}
     if not compared:
         return ""
@@ -282,10 +282,8 @@ def finding_text(standings: Mapping[Any, Standing], thing: str = "kernel", cover
     if played != total:
         opening += f". {f'{played} of them {was(played)}' if played else 'No case was'} played off"
         opening += _won_text(compared) if played else ""
-    rested = sum(case.num_rested for case in compared.values())
-    if protocols_of(compared):
-        every = plural(sum(case.num_cases for case in compared.values()), "case")
-        opening += f". {rested:,} of {every} {was(rested)} measured by the protocol with rests"
+    protocols = protocols_of(compared)
+    opening += f". {protocols}" if protocols else ""
     if ordered and ordered[0][1] == total:
         return f"{opening}."
     return f"{opening}. {everywhere_text(tallies(compared), total, thing)}"

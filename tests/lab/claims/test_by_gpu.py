@@ -56,5 +56,6 @@ def test_a_verdict_over_both_protocols_says_so():
     verdict = verdicts.repaired
     assert (
         len(verdict.cell_ids) == 4
-        and "2 of 4 cells by the protocol with rests; the two are never compared." in verdict.note
+        and "2 of 4 cells were measured by the protocol with rests; the two are never compared."
+        in verdict.note
     )

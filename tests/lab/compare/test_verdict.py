@@ -257,7 +257,7 @@ def test_it_is_said_where_one_side_rested_and_the_other_did_not():
         for record in (timed(1.0, asked=cell(mask="full")), timed(2.0, asked=cell(mask="full")))
     ]
     mixed = "\n".join(lines(compare_records([old, other[0]], [new, other[1]]), sides))
-    assert "1 of 2 pairs by the protocol with rests, on both sides" in mixed
+    assert "1 of 2 pairs was measured by the protocol with rests, on both sides" in mixed
     shown, silent = ("\n".join(lines(compare_records([old], [b]), sides)) for b in (rested, new))
     assert "in 1 pair, calls of one side alone had rests" in shown and "rests" not in silent
 

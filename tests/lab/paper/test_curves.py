@@ -141,3 +141,17 @@ def test_an_earlier_band_gives_way_to_the_present_one_of_the_same_gpu(table):
     )
     assert earlier_strategies(table) == f"on {GPU} band in strategies is of its earlier kernels (1 cell)"
     assert earlier_strategies(table.loc[~is_earlier(table)]) == ""
+
+
+def test_other_findings_of_tables_are_sentences() -> None:
+    named = {exhibit.name: exhibit for exhibit in exhibits()}
+    heads = pd.DataFrame({"device": [GPU, GPU], "ratio": [0.98, 0.98]})
+    assert named["dense_heads"].title(heads) == (
+        "With as many KV heads as query heads throughput changes: it is 0.980× that with 8, in the mean of 2 "
+        "pairs, 100 % of which are within 5 %"
+    )
+    costs = {"strategy": ["usp"], "kernel": ["band"], "cost": ["mask"], "value": [35.9], "high": [190.0]}
+    assert named["cp_planning"].title(pd.DataFrame(costs)) == (
+        "The slowest step of planning is mask of usp over band: its median is 35.9 ms; the slowest single "
+        "step of all takes 190 ms"
+    )

@@ -79,12 +79,12 @@ def test_sentences_over_both_say_how_many_cases_had_rests():
         "x": standing([point("a", 1.0, rests=True), point("b", 2.0, rests=True)]),
         "y": standing([point("a", 1.0), point("b", 2.0), point("c", 1.5, rests=True)]),
     }
-    assert counts_text(cases).endswith("; 1 of 2 cases by the protocol with rests")
+    assert counts_text(cases).endswith("; 1 of 2 cases was measured by the protocol with rests")
     assert ". 1 of 2 cases was measured by the protocol with rests. " in f"{finding_text(cases)} "
     family = mean_standing(list(cases.values()))
     assert family.is_mixed and field_text(family) == (
-        "first of 2; 1 was measured by another protocol in some, not compared; 1 of 2 cases by the protocol "
-        "with rests"
+        "first of 2; 1 was measured by another protocol in some, not compared; 1 of 2 cases was measured by "
+        "the protocol with rests"
     )
     tally = {tally.method: tally for tally in tallies(cases)}
     assert (tally["c"].num_other_protocol, tally["c"].num_not_asked, tally["c"].num_could_not) == (1, 1, 0)

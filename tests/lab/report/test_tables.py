@@ -114,7 +114,7 @@ def test_drift_rests_precision_and_clocks_are_told():
 def test_records_without_rests_are_not_mixed_in_silence():
     old = timed(STEADY, 1024, duty=None, steady=None)
     new = timed(STEADY, 2048)
-    assert "1 of 2 cells by the protocol with rests: the other one is never ranked" in " ".join(
+    assert "1 of 2 cells was measured by the protocol with rests: the other one is never ranked" in " ".join(
         steadiness(derived([old, new])).sentences
     )
     only_old = " ".join(steadiness(derived([old])).sentences)

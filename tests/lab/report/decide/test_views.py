@@ -236,7 +236,11 @@ def test_methods_of_another_protocol_are_not_compared_and_the_page_says_so(tmp_p
     (winner,) = (row.winners["fwd"] for row in rankings(derived(records))[0].rows if row.title == "causal")
     assert isinstance(winner, Winner) and winner.rest.count("1 was measured without rests, not compared") == 1
     assert any(
-        "1 of 2 cases by the protocol with rests" in tile.detail for tile in tiles(labelled(derived(records)))
+        "1 of 2 cases was measured by the protocol with rests" in tile.detail
+        for tile in tiles(labelled(derived(records)))
     )
     page = build(records, [], tmp_path / "page.html", study_title="x").read_text(encoding="utf-8")
-    assert re.search(r">(no )?rests</td>", page) and "3 of 6 cells by the protocol with rests" in page
+    assert (
+        re.search(r">(no )?rests</td>", page)
+        and "3 of 6 cells were measured by the protocol with rests" in page
+    )
