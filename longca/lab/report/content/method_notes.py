@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import longca.core
-from longca.core import Registry
+from longca.core import PACKAGE_ROOT, Registry
 from longca.lab.report.content.builds import Builds
 from longca.lab.store import RecordTable
 from longca.lab.store.environments import Environments
@@ -37,7 +36,7 @@ PACKAGES = {  # module that a kernel needs → distributions that provide it
 
 
 INHERITED = ("needs", "url")
-PROJECT = Path(longca.core.__file__).parents[2]
+PROJECT = PACKAGE_ROOT.parent
 UNNAMED = "no recorded package provides it, such as a build from sources"
 DOCUMENTS = {"kernel": "docs/design/kernels.md", "strategy": "docs/design/context-parallelism.md"}
 
