@@ -1,4 +1,4 @@
-"""Which test modules need not be imported: those without a test that `-m` can choose."""
+"""Test modules that need not be imported: those without a test that `-m` can choose."""
 
 import re
 

@@ -166,7 +166,7 @@ def _place(source: str | None, results: Path | None) -> tuple[str, Path]:
         return _title(Path(source).stem), Path(source)
     if source is not None and holds_records(Path(source)):
         return _title(Path(source).name), Path(source)
-    if source is not None and not (studies_folder() / f"{source}.yaml").exists():
+    if source is not None:
         refuse_without_records(Path(source))
     _, study, folder = open_study(source, results=results)
     if not holds_records(folder) and (own := committed(study.name)):

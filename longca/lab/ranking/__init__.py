@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from longca.lab.ranking.measurement import Measurement
     from longca.lab.ranking.order import RankedMethod, Standing, mean_standing, standing
     from longca.lab.ranking.point import MeasuredPoint
-    from longca.lab.ranking.protocol import ANY_TWO, competing, share_protocol
+    from longca.lab.ranking.protocol import ANY_TWO, HALF, competing, share_protocol
     from longca.lab.ranking.record import measurement_of
     from longca.lab.ranking.relation import RELATIONS, WORDS, Relation, RepeatPair, relation_of, words_of
     from longca.lab.ranking.repeats import is_told_apart, repeat_pairs
@@ -26,6 +26,7 @@ else:
 
 __all__ = [
     "ANY_TWO",
+    "HALF",
     "LEAST_PAIRS",
     "RELATIONS",
     "WORDS",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from longca.core import Registry, format_length
+from longca.lab.ranking import HALF
 from longca.lab.ranking.sentences import field_text
 from longca.lab.ranking.table import COLUMNS as RANKING
 from longca.lab.ranking.table import resolutions_of
@@ -248,11 +249,11 @@ def rankings_by_study(
             found.setdefault((ranking.devices, ranking.setting), []).append(ranking)
     chosen = []
     for alike in found.values():
-        most_methods = max(len(ranking.methods) for ranking in alike)
+        fewest = max(2, HALF * max(len(ranking.methods) for ranking in alike))
         first, *others = sorted(
             alike,
             key=lambda ranking: (
-                not (ranking.rests and 2 * len(ranking.methods) >= max(most_methods, 4)),
+                not (ranking.rests and len(ranking.methods) >= fewest),
                 -len(ranking.methods),
             ),
         )

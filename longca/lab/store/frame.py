@@ -20,7 +20,6 @@ from longca.lab.store.load import load as load_records
 from longca.lab.store.table import derived, in_order
 from longca.lab.store.text import plural
 from longca.lab.studies import load_config, load_study
-from longca.lab.studies.checkout import studies_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,8 +101,7 @@ def _place(source: str | Path) -> Path:
     path = Path(source)
     if path.suffix in FILES or holds_records(path):
         return path
-    if not (studies_folder() / f"{source}.yaml").exists():
-        refuse_without_records(path)
+    refuse_without_records(path)
     results = load_config().results
     own = committed(path.stem)
     if own and not holds_records(results / path.stem):

@@ -31,6 +31,7 @@ from longca.lab.store.parquet import (
 from longca.lab.store.table import derived, is_own, of_grid
 from longca.lab.store.text import folder_of_gpu
 from longca.lab.studies import LATER_FIELDS, Record
+from longca.lab.studies.checkout import studies_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,9 +102,10 @@ def committed(study: str = "*") -> list[Path]:
 
 
 def refuse_without_records(source: Path) -> None:
-    """Raises UserError for a file or folder that is there and is no source of records. A study's YAML file
-    is one."""
-    if source.exists() and source.suffix not in (".yaml", ".yml"):
+    """Raises UserError for a file or folder that is there and is no source of records. The name of a study
+    and a study's YAML file are sources."""
+    is_study = (studies_folder() / f"{source}.yaml").exists() or source.suffix in (".yaml", ".yml")
+    if source.exists() and not is_study:
         raise UserError(
             f"{'Folder' if source.is_dir() else 'File'} '{source}' holds no records",
             why="records are in files that end in .parquet or .json, and in folders of results",

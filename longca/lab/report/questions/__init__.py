@@ -1,4 +1,4 @@
-"""What some studies ask besides who is the fastest: the cost of defects, the part of the power limit."""
+"""Questions of some studies besides who is the fastest: the cost of defects, the part of the power limit."""
 
 from typing import TYPE_CHECKING
 

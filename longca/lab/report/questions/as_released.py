@@ -194,7 +194,7 @@ def quicker(both: pd.DataFrame) -> pd.Series:
 
 
 def slowdown(both: pd.DataFrame) -> list[str]:
-    """What the defects do to times, in one or two sentences without their ends."""
+    """The effect of the defects on times, in one or two sentences without their ends."""
     compared = both.loc[both.ratio.notna()]
     more = int(slower(compared).sum())
     run = "runs" if len(compared) == 1 else "run"

@@ -1,4 +1,4 @@
-"""What a study itself asks, where that is not who is the fastest: its answer is the first sentence of its
+"""The question of a study, where that is not who is the fastest: its answer is the first sentence of its
 page."""
 
 from __future__ import annotations
